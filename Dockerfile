@@ -36,6 +36,6 @@ WORKDIR /var/lib/headwater
 # Mount points: a new volume gets the owner and mode of the folder on which it is mounted.
 RUN mkdir -m 700 .headwater .headwater/state .headwater/blobs
 
-EXPOSE 8080
+EXPOSE 8080 9600
 ENTRYPOINT ["headwater"]
 CMD ["serve"]

@@ -43,6 +43,7 @@ from headwater.processors.providers.envelope import (
     sent_at_ms,
 )
 from headwater.processors.providers.provider import Provider
+from headwater.processors.trace_context import TRACEPARENT, TRACESTATE, context_of_headers
 from headwater.schemas.records import WebhookReceived
 
 #: Names of the values that expressions of a source may use.
@@ -199,7 +200,17 @@ def _readable(
         received_at_ms=now_ms,
         body=record.body,
         origin=record.position,
+        trace=_trace(record.headers),
     )
+
+
+def _trace(headers: Mapping[str, str]) -> str:
+    """Return the trace context of a record's headers as text; empty without a valid one."""
+    parents, states = (
+        [headers[name]] if name in headers else [] for name in (TRACEPARENT, TRACESTATE)
+    )
+    context = context_of_headers(parents, states) if parents else None
+    return "" if context is None else context.text
 
 
 def unreadable_delivery(

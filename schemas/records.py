@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from headwater.schemas.api_keys import ApiKeyCreated, ApiKeyRevoked, ApiKeyRotated, ApiKeyUsed
+from headwater.schemas.auditor import AuditorFinding, AuditorReport
 from headwater.schemas.deployments import (
     DeploymentActivated,
     DeploymentCreated,
@@ -166,6 +167,9 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     headers: tuple[str, ...] = ()
     #: Position of its record in its source's topic: topic/partition@offset; empty for a webhook.
     origin: str = ""
+    #: W3C trace context that it continues: traceparent and, after a space, tracestate. Empty if it
+    #: came without one; its trace id is then its event id.
+    trace: str = ""
 
 
 class WebhookReceived(Delivery, frozen=True, kw_only=True, gc=False):
@@ -278,6 +282,8 @@ class OutcomeRecorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     position: str
     #: How it was reprocessed: id of a replay, or a position; empty as its sender sent it.
     replay: str = ""
+    #: W3C trace context of the delivery; empty if its trace id is its event id.
+    trace: str = ""
 
 
 class DuplicateDropped(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -354,6 +360,8 @@ class EffectDecided(msgspec.Struct, frozen=True, kw_only=True):
     instance_id: str
     #: The command. Its consumer sets the sender and the number of the post.
     command: StartRun | SendEvent
+    #: W3C trace context in which it is carried out.
+    trace: str = ""
 
 
 class NameAccepted(msgspec.Struct, frozen=True):
@@ -434,6 +442,8 @@ Record: TypeAlias = (
     | EndpointDeleted
     | DeploymentRetired
     | OperationAudited
+    | AuditorFinding
+    | AuditorReport
 )
 
 #: Record type by the stem of its Avro file.
@@ -467,4 +477,6 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "endpoint_deleted": EndpointDeleted,
     "deployment_retired": DeploymentRetired,
     "operation_audited": OperationAudited,
+    "auditor_finding": AuditorFinding,
+    "auditor_report": AuditorReport,
 }

@@ -128,6 +128,7 @@ ARTIFACTS: Final = "artifacts"
 API_KEYS: Final = "api-keys"
 ENDPOINTS: Final = "endpoints"
 AUDIT: Final = "audit"
+AUDITOR: Final = "auditor"
 
 TOPICS: Final = (
     Topic(
@@ -318,6 +319,15 @@ TOPICS: Final = (
         # Without retention: nothing is removed or superseded. It does not name users.
         cleanup=Cleanup.DELETE,
         purpose="Operations and who requested them, in order.",
+    ),
+    Topic(
+        name=AUDITOR,
+        key="finding/ and what it is about, or report; all in partition 0",
+        value="auditor_report",
+        others=("auditor_finding",),
+        # The report, from which an auditor continues, is the last record.
+        cleanup=Cleanup.COMPACT,
+        purpose="What the auditor has verified, and its findings.",
     ),
 )
 

@@ -55,6 +55,10 @@ class WorkflowInstance(msgspec.Struct):
     parent_step_key: str | None
     #: Deployment of the current run, or app (--app); null if it follows the newest code.
     deployment_id: Key | None
+    #: W3C trace context of the current run: header traceparent.
+    traceparent: str | None
+    #: The span that started it; null if it began its trace.
+    parent_span_id: str | None
     #: Labels for searches: texts by name.
     labels: Labels
     #: When the first run began.
@@ -106,6 +110,10 @@ class WorkflowRun(msgspec.Struct):
     parent_step_key: str | None
     #: Deployment of the run, or app (--app); null if it follows the newest code.
     deployment_id: Key | None
+    #: W3C trace context of the run: header traceparent.
+    traceparent: str | None
+    #: The span that started it; null if it began its trace.
+    parent_span_id: str | None
     #: When its last event happened.
     updated_at: Moment
     #: When it began.

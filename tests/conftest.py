@@ -56,6 +56,8 @@ def pytest_configure() -> None:
     )
     settings.load_profile("headwater")
     httpx_transport.create_ssl_context = cache(httpx_transport.create_ssl_context)
+    # Processes that tests start log for people, although stderr is no terminal.
+    os.environ["HEADWATER_LOG_FORMAT"] = "human"
     os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

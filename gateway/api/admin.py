@@ -24,6 +24,7 @@ from headwater.gateway.api.request_parameters import (
     with_checked_parameters,
 )
 from headwater.gateway.api.request_scope import AnyRequest
+from headwater.gateway.api.trace_spans import span_routes
 from headwater.processors.api_keys import Scope
 from headwater.processors.providers.provider import Providers
 from headwater.projections.deliveries.queries import (
@@ -31,7 +32,6 @@ from headwater.projections.deliveries.queries import (
     DeadLetterFilter,
     DeadLetterPage,
     DeadLetterWhole,
-    DeadReason,
     Outcome,
     OutcomeCount,
     Position,
@@ -41,12 +41,7 @@ from headwater.projections.deliveries.queries import (
 )
 from headwater.projections.deliveries.users import UserWhole, dead_before_connecting, user_whole
 from headwater.projections.postgres.connections import PooledReader
-from headwater.projections.workflows.instances import (
-    FailedRuns,
-    InstanceCount,
-    failed_runs,
-    instance_counts,
-)
+from headwater.projections.workflows.instances import InstanceCount, instance_counts
 from headwater.streams.pipeline.reprocessing import DeadLetters, ReplayResult
 from headwater.streams.pipeline.webhook_log import WebhookLog
 
@@ -79,10 +74,6 @@ REPLAYS_MAX: Final = 1000
 
 #: Characters of a dead letter's reason; those of Headwater have about thirty.
 _REASON_CHARS: Final = 256
-
-Since = Annotated[
-    str | None, QueryParameter(description="From when on failures count as new, in RFC 3339.")
-]
 
 
 class Level(StrEnum):
@@ -158,18 +149,6 @@ class Instances(msgspec.Struct, frozen=True):
     instances: list[InstanceCount]
 
 
-class FailedInstances(msgspec.Struct, frozen=True):
-    """Runs that may need a person, by workflow, state and error."""
-
-    groups: list[FailedRuns]
-
-
-class DeadReasons(msgspec.Struct, frozen=True):
-    """Dead letters that were never replayed, and parked deliveries, by reason."""
-
-    groups: list[DeadReason]
-
-
 class Projections(msgspec.Struct, frozen=True):
     """Positions of the projections, and the records that they could not apply."""
 
@@ -200,7 +179,6 @@ def admin_routes(  # noqa: PLR0913 (one parameter per dependency)
     """
     handlers = [
         *_dead_letter_routes(reader, replays),
-        *_failure_routes(reader),
         *_journey_routes(reader),
         *_summary_routes(reader),
         *delivery_routes(reader, log),
@@ -312,34 +290,7 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
             raise Problem("not_found", f"No outcome of {event_id[:64]} is known (yet).")
         return row
 
-    return [traces, outcome]
-
-
-def _failure_routes(reader: Reader) -> list[HTTPRouteHandler]:
-    @get(
-        "/dlq/reasons",
-        scope=Scope.DELIVERIES_READ,
-        summary="Number of dead letters and parked deliveries by reason",
-        description="Dead letters that were never replayed. Of each state, the newest 1000 are "
-        "counted; `new` are those since `since`.",
-        responses=problem_responses("invalid_parameter", "store_unavailable"),
-    )
-    async def reasons(since: Since = None) -> DeadReasons:
-        return DeadReasons(await reader.dead_reasons(moment_of("since", since)))
-
-    @get(
-        "/instances/failures",
-        scope=Scope.INSTANCES_READ,
-        summary="Workflow instances that may need a person, by workflow, state and error",
-        description="`errored` ones; `retrying` ones, of which a step has failed at least twice; "
-        "and `silent` ones, which are active but have not changed for an hour. Of each workflow "
-        "and state, the newest 1000 are counted; `new` are those since `since`.",
-        responses=problem_responses("invalid_parameter", "store_unavailable"),
-    )
-    async def failures(since: Since = None) -> FailedInstances:
-        return FailedInstances(await failed_runs(reader, moment_of("since", since)))
-
-    return [reasons, failures]
+    return [traces, outcome, *span_routes(reader)]
 
 
 def _summary_routes(reader: Reader) -> list[HTTPRouteHandler]:

@@ -22,6 +22,7 @@ from headwater.gateway.api.api_keys import ApiKeyService, key_router
 from headwater.gateway.api.audit import Auditing, attempt_operation
 from headwater.gateway.api.audit_checkpoints import Checkpoints, appending_checkpoints
 from headwater.gateway.api.audit_routes import RouteProblems, audit_router
+from headwater.gateway.api.auditor import Signing, auditor_routes
 from headwater.gateway.api.authentication import RECORD_REFUSED, WrongKeys
 from headwater.gateway.api.authentication import STATE as WRONG_KEYS
 from headwater.gateway.api.body_limits import READ_S, BodyReader, Budget
@@ -35,6 +36,7 @@ from headwater.gateway.api.endpoint_deliveries import EndpointDeliveries
 from headwater.gateway.api.endpoint_routes import endpoint_router
 from headwater.gateway.api.endpoints import EndpointService
 from headwater.gateway.api.event_streams import EventStreams
+from headwater.gateway.api.failures import Failures
 from headwater.gateway.api.front import Home, add_headers, hosts_known, state_of
 from headwater.gateway.api.group_metrics import MetricsFolder
 from headwater.gateway.api.json_bodies import ANY_JSON, BodyKind, LimitedBodies
@@ -83,6 +85,7 @@ from headwater.projections.deliveries.users import connections_of
 from headwater.projections.postgres.connections import PooledReader
 from headwater.projections.workflows.history import PROJECTION as WORKFLOWS
 from headwater.schemas.installed_tables import TABLE_BY_NAME
+from headwater.streams.auditor.report_log import ReportLog
 from headwater.streams.kafka.api_key_log import ApiKeyLog
 from headwater.streams.kafka.endpoint_log import EndpointLog
 from headwater.streams.loop_watch import Blocked, LoopWatch, log_blocked
@@ -137,6 +140,7 @@ class Ports:
     wiping: Wiping
     api_keys: ApiKeyLog
     endpoints: EndpointLog
+    auditor: ReportLog
     draw: Callable[[int], bytes]
     clock: Callable[[], int]
     new_request_id: Callable[[], str]
@@ -160,6 +164,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     watching, following = own_pools = [ports.reader.with_own_pool() for _ in range(2)]
     quality = DataQuality(ports.reader, silence_limits(providers_of(sources)))
     system = SystemMetrics(ports.reader, ports.read_lags, quality.counted)
+    failures = Failures(ports.reader, ports.clock)
     watch, posted = _loop_watch(metrics), webhook_sources(sources)
     receivers = _receivers(posted, ports, bodies, peer_of, refusals, metrics)
     auditing = _auditing(settings, ports, peer_of, metrics)
@@ -171,7 +176,9 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             _any_other_source(", ".join(source.name for source in posted)),
             read_routes(ports.reader, following, callers, streams),
             *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
-            *_operators_routes(settings, ports, sources, keys, limited, quality.route),
+            *_operators_routes(
+                settings, ports, sources, keys, limited, [quality.route, *failures.routes]
+            ),
             _console(settings, ports, keys, report_refusal, limited),
             registry_routes(settings.topic_prefix),
             asyncapi_route(_VERSION, settings.topic_prefix),
@@ -184,6 +191,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             lambda _app: _running(ports, service, own_pools, watch, metrics),
             lambda _app: quality.running(),
             lambda _app: system.running(),
+            lambda _app: failures.running(),
             lambda _app: appending_refusals(refused_keys, auditing),
             lambda _app: appending_checkpoints(_checkpoints(settings, ports, auditing)),
         ],
@@ -256,6 +264,11 @@ def _checkpoints(settings: Settings, ports: Ports, auditing: Auditing) -> Checkp
     )
 
 
+def _signing(settings: Settings, ports: Ports) -> Signing:
+    keys = [key.get_secret_value() for key in settings.audit_keys]
+    return Signing(settings.project, keys[0] if keys else "", ports.clock)
+
+
 def end_streams(app: Litestar) -> None:
     """End open event streams, before the server stops."""
     service: WorkflowService = app.state[_SERVICE]
@@ -287,7 +300,7 @@ def _operators_routes(
     sources: Sequence[AnySource],
     keys: KeyGuard,
     limited: LimitedBodies,
-    quality: HTTPRouteHandler,
+    more: Sequence[HTTPRouteHandler],
 ) -> list[Router]:
     reader, workflows = ports.reader, ports.workflows
     operations = Operations(
@@ -297,12 +310,13 @@ def _operators_routes(
         clock=workflows.clock,
     )
     further = [
-        quality,
+        *more,
         *user_operation_routes(_user_ports(ports)),
         *wipe_routes(reader, ports.wiping, ports.users.terra),
         *rebuild_routes(reader, (*TABLE_BY_NAME, WORKFLOWS), workflows.new_id),
         *replay_routes(reader, operations),
         *prune_routes(reader, operations),
+        *auditor_routes(ports.auditor.latest, reader, ports.log, _signing(settings, ports)),
     ]
     endpoints = EndpointService(
         ports.endpoints,
@@ -417,6 +431,7 @@ async def _running(
         exits.push_async_callback(ports.replays.stop)
         exits.push_async_callback(ports.wiping.log.stop)
         exits.push_async_callback(ports.endpoints.stop)
+        exits.push_async_callback(ports.auditor.stop)
         for reader in (ports.reader, *own_pools):
             await reader.open()
             exits.push_async_callback(reader.close)

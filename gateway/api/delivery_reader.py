@@ -23,6 +23,7 @@ from headwater.processors.sources import Source
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.records import WebhookReceived
 from headwater.streams.pipeline.webhook_log import Appended, WebhookLog
+from headwater.streams.telemetry import telemetry
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
@@ -46,6 +47,8 @@ class IncomingDelivery:
     headers: Mapping[str, str]
     request_id: str
     at_ms: int
+    #: Trace context of its request as text; or empty.
+    trace: str = ""
     #: Set when its signature has been verified.
     verified: Verified | None = None
     #: Set when its envelope has been parsed, too.
@@ -122,8 +125,10 @@ class DeliveryReader:
         identity = body if verified.delivery_id is None else verified.delivery_id.encode()
         parts = (source.name, routing.type, routing.subject, identity)
         occurrence = occurrence_of(signed_ms, routing.ordered_ms) if may_recur else ""
+        delivery_id, exporter = event_id(*parts, occurrence), telemetry()
+        trace = exporter.trace_of(delivery_id, incoming.trace) if exporter else incoming.trace
         return WebhookReceived(
-            event_id=event_id(*parts, occurrence),
+            event_id=delivery_id,
             request_id=incoming.request_id,
             source=source.name,
             type=routing.type,
@@ -134,6 +139,7 @@ class DeliveryReader:
             received_at_ms=incoming.at_ms,
             body=body,
             headers=self._headers(incoming) if routing is _UNREADABLE else (),
+            trace=trace,
         )
 
     def _headers(self, incoming: IncomingDelivery) -> tuple[str, ...]:

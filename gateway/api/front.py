@@ -16,7 +16,12 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from headwater.gateway.api.problems import MEDIA_TYPE, document
 from headwater.gateway.api.rate_limits import rate_fields
-from headwater.gateway.api.request_scope import STATE_NAME, request_id_of, split_as_sent
+from headwater.gateway.api.request_scope import (
+    STATE_NAME,
+    enter_trace,
+    request_id_of,
+    split_as_sent,
+)
 from headwater.gateway.settings.exposure import is_loopback
 
 
@@ -211,9 +216,12 @@ def front_of(app: Litestar) -> ASGIApp:
         receiver = receivers.get(scope["path"]) if scope["method"] == HTTPMethod.POST else None
         if receiver is not None:
             await receiver(scope, receive, send)
-        elif not host_known(scope):
+            return
+        if not host_known(scope):
             await _refuse_host(scope, send, app.state[STATE_NAME])
-        elif scope["method"] == HTTPMethod.HEAD:
+            return
+        enter_trace(scope)
+        if scope["method"] == HTTPMethod.HEAD:
             await answer_head(app, split_as_sent(scope), receive, send)
         else:
             await app(split_as_sent(scope), receive, send)

@@ -87,9 +87,9 @@ class Metrics:
         """Count a duplicate that was not appended."""
         self._suppressed.add((source,))
 
-    def appended(self, seconds: float) -> None:
-        """Count an append and the time until its acknowledgment."""
-        self._append_seconds.observe(seconds)
+    def appended(self, seconds: float, trace_id: str = "") -> None:
+        """Count an append and the time until its acknowledgment, with the trace of the delivery."""
+        self._append_seconds.observe(seconds, trace_id=trace_id)
 
     def loop_late(self, seconds: float) -> None:
         """Count how late the event loop ran a timer."""

@@ -259,7 +259,8 @@ def on_litestar_error(request: AnyRequest, error: HTTPException) -> Response[byt
 def on_unexpected(request: AnyRequest, error: Exception) -> Response[bytes]:
     """Answer an unexpected error: the traceback is logged, the caller gets the request id."""
     path = logged_path(request.scope["path"])
-    _LOG.error("%s %s failed", request.method, path, exc_info=error)
+    fields = {"request_id": request_id_of(request.scope)}
+    _LOG.error("%s %s failed", request.method, path, exc_info=error, extra=fields)
     return _response(request, "internal_error", "The failure is logged under this request's id.")
 
 

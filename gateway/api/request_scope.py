@@ -12,6 +12,15 @@ from litestar.handlers import BaseRouteHandler
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from headwater.gateway.client.requests import usable
+from headwater.processors.log_fields import set_log_fields
+from headwater.processors.trace_context import (
+    CURRENT,
+    TRACEPARENT,
+    TRACESTATE,
+    TraceContext,
+    context_of,
+    context_of_headers,
+)
 
 AnyRequest: TypeAlias = Request[Any, Any, Any]
 AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
@@ -35,7 +44,7 @@ def request_id_of(scope: Scope) -> str:
     if _KEY not in state:
         offered = next((value for name, value in state["headers"] if name == b"x-request-id"), None)
         new = state["litestar_app"].state[STATE_NAME]
-        state[_KEY] = usable(offered) or new()
+        keep_request_id(scope, usable(offered) or new())
     return str(state[_KEY])
 
 
@@ -50,7 +59,7 @@ def own_request_id(scope: Scope) -> str:
         offered = next((value for name, value in state["headers"] if name == b"x-request-id"), None)
         state[_CLAIMED] = usable(offered) or ""
         if state[_CLAIMED]:
-            state[_KEY] = state["litestar_app"].state[STATE_NAME]()
+            keep_request_id(scope, state["litestar_app"].state[STATE_NAME]())
     return request_id_of(scope)
 
 
@@ -60,8 +69,45 @@ def claimed_request_id(scope: Scope) -> str:
 
 
 def keep_request_id(scope: Scope, request_id: str) -> None:
-    """Store the id of a request."""
+    """Store the id of a request, also for its log lines: the server has a task for each request."""
     cast("dict[str, Any]", scope)[_KEY] = request_id
+    set_log_fields(request_id=request_id)
+
+
+# -- trace context
+
+#: Headers of W3C Trace Context in a scope.
+_PARENT: Final = TRACEPARENT.encode()
+TRACE_HEADERS: Final = frozenset({_PARENT, TRACESTATE.encode()})
+
+
+def trace_text(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the trace context of a request's headers as text; empty without a valid one."""
+    parents: list[str] = []
+    states: list[str] = []
+    for name, value in headers:
+        if name in TRACE_HEADERS:
+            values = parents if name == _PARENT else states
+            # Latin-1 decodes any bytes; other characters than ASCII are invalid there.
+            values.append(value.decode("latin-1"))
+    context = context_of_headers(parents, states) if parents else None
+    return "" if context is None else context.text
+
+
+def enter_trace(scope: Scope) -> None:
+    """Make the trace context of a request, if it has one, the current one of its task."""
+    text = trace_text(scope["headers"])
+    if text:
+        CURRENT.set(partial(_context, text))
+
+
+def _context(text: str) -> TraceContext:
+    context = context_of(text)
+    assert context is not None, "the text is that of a context"  # noqa: S101
+    return context
+
+
+# -- problem
 
 
 def problem_code_of(scope: Scope) -> str | None:

@@ -28,13 +28,16 @@ from headwater.gateway.api.delivery_reader import (
 from headwater.gateway.api.monitoring import Metrics
 from headwater.gateway.api.problems import MEDIA_TYPE, document, retry_headers
 from headwater.gateway.api.refusals import Refusals
-from headwater.gateway.api.request_scope import keep_request_id
+from headwater.gateway.api.request_scope import TRACE_HEADERS, keep_request_id, trace_text
 from headwater.gateway.client.requests import usable
 from headwater.processors.signatures import Claim, Refused, read_claim
 from headwater.processors.sources import GITHUB_EVENT, Source
+from headwater.processors.trace_context import delivery_context
+from headwater.processors.trace_spans import receipt_spans
 from headwater.schemas.errors import BrokerUnavailable, NotYetReadable, Overloaded
 from headwater.schemas.records import RequestAnswered
 from headwater.streams.pipeline.webhook_log import Appended, WebhookLog
+from headwater.streams.telemetry import telemetry
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
@@ -76,11 +79,13 @@ class _Head(NamedTuple):
         length: Announced length of the body in bytes.
         request_id: The client's request id, if it is valid.
         headers: Headers that the scheme or the provider reads.
+        trace: The client's trace context as text; empty without a valid one.
     """
 
     length: int | None
     request_id: str | None
     headers: Mapping[str, str]
+    trace: str
 
 
 class Receiver:
@@ -175,6 +180,7 @@ class Receiver:
     def _read_head(self, scope: Scope) -> _Head:
         length = request_id = None
         headers = {}
+        trace: list[tuple[bytes, bytes]] = []
         for name, value in scope["headers"]:
             if name in self._header_names:
                 # Latin-1 decodes any bytes; non-ASCII text is then refused as malformed.
@@ -183,7 +189,9 @@ class Receiver:
                 length = int(value) if value.isdigit() else None
             elif name == b"x-request-id":
                 request_id = usable(value)
-        return _Head(length, request_id, headers)
+            elif name in TRACE_HEADERS:
+                trace.append((name, value))
+        return _Head(length, request_id, headers, trace_text(trace) if trace else "")
 
     async def _answer(
         self, scope: Scope, receive: Receive, head: _Head, request_id: str, hold: Hold
@@ -200,7 +208,9 @@ class Receiver:
             await self._bodies.drain(receive, hold)
             return claim
         body = b"".join(pieces)
-        return await self._append(IncomingDelivery(body, claim, head.headers, request_id, now_ms))
+        return await self._append(
+            IncomingDelivery(body, claim, head.headers, request_id, now_ms, head.trace)
+        )
 
     def _claim(self, head: _Head, now_ms: int) -> Claim | Refusal:
         """Return the signature claim of the headers, or a refusal if they rule the body out."""
@@ -229,7 +239,12 @@ class Receiver:
         if answer.duplicate and not answer.original:
             self._metrics.suppressed(self._source)
         else:
-            self._metrics.appended(perf_counter() - started)
+            seconds = perf_counter() - started
+            context = delivery_context(delivery.event_id, delivery.trace)
+            self._metrics.appended(seconds, context.trace_id)
+            exporter = telemetry()
+            if exporter is not None:
+                exporter.emit_all(receipt_spans(delivery, self._clock(), seconds))
         return (ProbableCopy if answer.original else Accepted)(
             ok=True,
             duplicate=answer.duplicate,

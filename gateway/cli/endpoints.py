@@ -83,7 +83,7 @@ def endpoints() -> None:
         "--table daily_summary",
     )
 )
-@click.argument("url")
+@click.argument("endpoint_url", metavar="URL")
 @click.option(
     "--type",
     "types",
@@ -102,7 +102,7 @@ def endpoints() -> None:
 @admin_options
 @prints
 def create(  # noqa: PLR0913, PLR0917 (the options of the command)
-    url: str,
+    endpoint_url: str,
     types: tuple[str, ...],
     workflows: tuple[str, ...],
     tables: tuple[str, ...],
@@ -112,7 +112,7 @@ def create(  # noqa: PLR0913, PLR0917 (the options of the command)
 ) -> Result:
     """Create an endpoint, and print its secret. It cannot be printed again."""
     body = {
-        "url": url,
+        "url": endpoint_url,
         "description": description,
         "types": types,
         "workflows": workflows,

@@ -300,14 +300,14 @@ def migrate(reader: str | None, roles: bool, postgres: str | None) -> Result:
 
 
 cli.add_on_demand(
-    "audit:audit", "histories:check_replay", "deliveries:deliveries", "deployments:deployments",
-    "operate:dlq", "doctor:doctor", "endpoints:endpoints", "export:export", "workflows:graph",
-    "histories:histories", "deliveries:impact", "instances:instances", "jobs:jobs", "keys:keys",
-    "mcp:mcp", "operations:rebuild", "operations:replay", "runs:runs", "queues:queue",
-    "quality:quality", "options:settings", "webhook:sources", "sync:sync",
-    "terra_stand_in:terra_stand_in", "user_tokens:token", "topics:topics", "operate:trace",
-    "users:user", "doctor:validate_ownership", "webhook:webhook", "deliveries:why",
-    "workflows:workflows",
+    "audit:audit", "auditor:auditor", "histories:check_replay", "deliveries:deliveries",
+    "deployments:deployments", "operate:dlq", "doctor:doctor", "endpoints:endpoints",
+    "export:export", "workflows:graph", "histories:histories", "deliveries:impact",
+    "instances:instances", "jobs:jobs", "keys:keys", "mcp:mcp", "operations:rebuild",
+    "receipt:receipt", "operations:replay", "runs:runs", "queues:queue", "quality:quality",
+    "options:settings", "webhook:sources", "sync:sync", "terra_stand_in:terra_stand_in",
+    "user_tokens:token", "topics:topics", "trace_export:trace", "users:user",
+    "doctor:validate_ownership", "webhook:webhook", "deliveries:why", "workflows:workflows",
 )  # fmt: skip
 
 

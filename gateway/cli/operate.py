@@ -170,11 +170,11 @@ class _LettersReplay(PagedOrder):
         return [_REPLAYED.table(state["rows"])]
 
 
-@click.command(epilog=examples("headwater trace 01JZ2Y0W8M3V9Q6T5R4E3W2Q1A"))
+@click.command("show", epilog=examples("headwater trace show 01JZ2Y0W8M3V9Q6T5R4E3W2Q1A"))
 @click.argument("request_id")
 @admin_options
 @prints
-def trace(request_id: str, api: Api) -> Result:
+def show_trace(request_id: str, api: Api) -> Result:
     """Show the trace of a delivery: every stage, its time, and its result.
 
     A duplicate of an earlier delivery has a trace of its own, which names the first. So has a

@@ -28,7 +28,7 @@ from headwater.streams.pipeline.worker import run_worker
 
 def run_pipeline(settings: Settings, *, clock: Callable[[], int]) -> None:
     """Run the pipeline until SIGTERM or SIGINT."""
-    begin_service(settings)
+    begin_service(settings, "pipeline")
     with monitoring(settings.monitored_at(), "pipeline", version("headwater")) as monitor:
         _run(settings, clock, monitor)
 

@@ -148,7 +148,7 @@ def _check_addresses(settings: Settings, *, ticked: bool) -> None:
 
 def _run(settings: Settings, spec: ProcessSpec, shared: GroupProcess = _NOTHING) -> None:
     close_environment()
-    log_to_stderr(settings)
+    log_to_stderr(settings, "supervisor")
     supervisor = Supervisor(
         report=log.info, warn=log.warning, restarts=RestartPolicy(first_start_s=_FIRST_START_S)
     )

@@ -48,6 +48,7 @@ from headwater.projections.postgres.schema_prefix import check_prefix
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
 from headwater.projections.workflows.world import WorldEntries
+from headwater.streams.auditor.report_log import ReportLog
 from headwater.streams.clock import monotonic
 from headwater.streams.evaluation.evaluator import DELIVERY_LIMITS, started_evaluator
 from headwater.streams.kafka.api_key_log import ApiKeyLog
@@ -70,7 +71,7 @@ from headwater.streams.workflows.history_topic import RunReader
 
 def run_gateway(settings: Settings, *, clock: Callable[[], int]) -> None:
     """Accept webhooks and serve requests until SIGTERM or SIGINT."""
-    begin_service(settings)
+    begin_service(settings, "gateway")
     BUILD_INFO.replace({("gateway", version("headwater")): 1})
     run_as_batch()
     uvloop.run(_serve(settings, clock))
@@ -104,6 +105,7 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
         ),
         api_keys=ApiKeyLog(cluster=cluster, client_id="headwater-gateway-keys"),
         endpoints=EndpointLog(cluster=cluster, client_id="headwater-gateway-endpoints"),
+        auditor=ReportLog(cluster, "headwater-gateway-auditor"),
         draw=os.urandom,
         clock=clock,
         new_request_id=ulid_source(clock, buffered_random(os.urandom)),

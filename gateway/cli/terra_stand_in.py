@@ -1,6 +1,5 @@
 """`headwater terra-stand-in`: a server that imitates Terra's API, for machines without Terra."""
 
-import logging
 import os
 import sqlite3
 from pathlib import Path
@@ -18,6 +17,7 @@ from headwater.gateway.local.terra_stand_in.people import StandIn
 from headwater.gateway.local.terra_stand_in.posting import InjectedError
 from headwater.gateway.settings.addresses import url_of
 from headwater.gateway.settings.privacy import close_environment
+from headwater.gateway.settings.process import log_to_stderr
 from headwater.gateway.settings.settings import Settings
 from headwater.gateway.settings.sources import sources_with_secrets
 from headwater.streams.clock import now_ms
@@ -83,8 +83,7 @@ def terra_stand_in(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names
     settings = settings_from()
     close_environment()
     os.umask(0o077)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    log_to_stderr(settings, "terra-stand-in")
     setup = StandIn(
         target=target or f"{url_of(settings)}/webhooks/terra",
         secret=_secret(settings),

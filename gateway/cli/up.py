@@ -314,6 +314,8 @@ def process_specs(
     """
     url = url_of(settings)
     app = ("--app", settings.app or BUILTIN_APP, *(["--reload"] if reload else []))
+    # Their logs are files, which a developer reads.
+    readable = {"log_format": "human"} if settings.log_format == "auto" else {}
 
     workers = max(1, settings.processes)
 
@@ -327,8 +329,14 @@ def process_specs(
     ) -> list[ProcessSpec]:
         # With an app, the pipeline worker would be a workflow worker.
         own = settings.model_copy(
-            update={"member": f"up-{name}", "app": "", "processes": max(1, number)}
+            update={
+                "member": f"up-{name}",
+                "app": "",
+                "processes": max(1, number),
+                "auditor": name == "projector",
+            }
             | settings.monitored_from(first)
+            | readable
         )
         spec = dataclasses.replace(command(name, *arguments), ready=ready, shown=shown)
         return several(spec, own, shared if shared and name == "gateway" else GroupProcess())

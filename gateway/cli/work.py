@@ -99,7 +99,7 @@ def run_workflows(
             schema in Postgres has rows of another project.
     """
     close_environment()
-    log_to_stderr(settings)
+    log_to_stderr(settings, "workflows")
     rules = rules_of(settings)
     # Only the gateway needs secrets, and authors' code runs in children of this process.
     for name in secret_variables(settings):

@@ -24,6 +24,7 @@ from headwater.gateway.client.requests import (
     failure_of,
     may_repeat,
 )
+from headwater.processors.trace_context import current_context
 from headwater.schemas.failures import ClientError, refused
 
 #: Characters of an unexpected answer that are shown.
@@ -41,13 +42,15 @@ async def send_once(http: httpx2.AsyncClient, request: Request) -> HttpAnswer:
         httpx2.RequestError: There was no answer.
     """
     kind = {"content-type": "application/json"} if request.body else {}
+    context = current_context()
+    trace = dict(context.headers()) if context else {}
     answer = await http.request(
         request.method,
         request.path,
         # Without parameters, those of the path are kept.
         params=dict(request.query) or None,
         content=request.body,
-        headers={**kind, **request.headers},
+        headers={**trace, **kind, **request.headers},
         timeout=_timeout(http.timeout, request),
     )
     return _read(http, answer)

@@ -115,7 +115,10 @@ class Heartbeat:
 
 # -- processes
 
-_OWN_LINE: Final = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]+) [\w.]+: ")
+_TIME: Final = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+#: The beginning of a line for people, and of one in JSON.
+_OWN_LINE: Final = re.compile(rf"^{_TIME} ([A-Z]+) [\w.]+: ")
+_JSON_LINE: Final = re.compile(rf'^{{"time": "{_TIME}", "level": "(\w+)", ')
 #: Separates the origin of a host's line from the line.
 _HOST_SEPARATOR: Final = " | "
 _ROUTINE_LEVELS: Final = ("DEBUG", "INFO")
@@ -214,15 +217,19 @@ class LogFollower:
     def _is_shown(self, line: str) -> bool:
         # Lines of our own log begin with the time. Others continue the line before, or are a
         # host's, with their origin.
-        if _OWN_LINE.match(line) or _HOST_SEPARATOR in line:
+        if _level_of(line) or _HOST_SEPARATOR in line:
             self._showing = self._shown(line)
         return self._showing
 
 
 def is_above_info(line: str) -> bool:
     """Return whether a log line is above INFO."""
-    match = _OWN_LINE.match(line)
-    return match is None or match.group(1) not in _ROUTINE_LEVELS
+    return _level_of(line) not in _ROUTINE_LEVELS
+
+
+def _level_of(line: str) -> str | None:
+    match = _OWN_LINE.match(line) or _JSON_LINE.match(line)
+    return match and match.group(1).upper()
 
 
 def exit_text(code: int) -> str:

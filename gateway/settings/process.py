@@ -15,6 +15,8 @@ from headwater.gateway.settings.environment import secret_settings
 from headwater.gateway.settings.exposure import is_loopback, is_plain_http
 from headwater.gateway.settings.privacy import close_environment, exposing_ancestors
 from headwater.gateway.settings.settings import PREFIX, Settings
+from headwater.streams.log_lines import LogStyle, log_in
+from headwater.streams.telemetry import start_telemetry
 
 #: libpq's modes in which a connection is never made without TLS.
 _ENCRYPTED: Final = frozenset({"require", "verify-ca", "verify-full"})
@@ -120,27 +122,36 @@ def process_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
-def begin_service(settings: Settings) -> None:
+def begin_service(settings: Settings, name: str) -> None:
     """Begin a process without authors' code: private, with a log on stderr."""
     close_environment()
     os.umask(_UMASK)
-    log_to_stderr(settings)
+    log_to_stderr(settings, name)
+    start_telemetry(name, os.environ)
 
 
-def log_to_stderr(settings: Settings) -> None:
-    """Log to stderr at the configured level; warn first of secrets that others can read."""
-    name = group_process().name
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format=f"{name and f'{name} | '}%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
+def log_to_stderr(settings: Settings, name: str) -> None:
+    """Log to stderr at the configured level; warn first of secrets that others can read.
+
+    Args:
+        settings: The settings of this process.
+        name: Name of the process in its log, if it is the only one of its command.
+    """
+    group = group_process().name
+    as_json = settings.log_format == "json" or (
+        settings.log_format == "auto" and not sys.stderr.isatty()
     )
+    process = group or (name if as_json else "")
+    style = LogStyle(
+        json=as_json, project=settings.project, process=process, host=socket.gethostname()
+    )
+    log_in(style, settings.log_level.upper())
     if settings.log_level != "debug":
         # They log every attempt to connect; our own code logs a lost connection once.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
         logging.getLogger("httpx2").setLevel(logging.WARNING)
-    if name:
+    if group:
         return  # The parent has warned.
     exposed = exposing_ancestors(set(secret_settings(type(settings)).values()), os.getppid())
     for line in (*clear_text_warnings(settings, os.environ), *exposed):

@@ -315,6 +315,16 @@ class Settings(
         description="Keys of the hourly checkpoints of the audit log, separated by commas: the "
         "first signs, `headwater audit verify` accepts any; empty for unsigned checkpoints.",
     )
+    auditor: bool = Field(
+        default=False,
+        description="Whether the projector also runs the auditor; `headwater up` has it.",
+    )
+    auditor_rows: int = Field(
+        default=6,
+        ge=0,
+        le=100_000,
+        description="Rows that the auditor compares in a minute; 0 for none.",
+    )
     hook_keys: Secrets = Field(
         default=(),
         description="Keys of hooks, separated by commas: the first signs new URLs, the gateway "
@@ -354,6 +364,10 @@ class Settings(
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least severe level that is logged."
+    )
+    log_format: Literal["auto", "human", "json"] = Field(
+        default="auto",
+        description="Format of log lines: human, json, or auto: human at a terminal, else json.",
     )
 
     @field_validator("admin_key", "read_key", "workflow_key", "world_key", "tick_key")

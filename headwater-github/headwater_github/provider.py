@@ -134,6 +134,7 @@ def normalize(table: Table, event: WebhookAdmitted, _: str, payload: dict[str, A
 
 GITHUB: Final = Provider(
     name="github",
+    domain="com.github",
     scheme=SCHEMES["github"],
     headers=(EVENT,),
     type_header=EVENT,

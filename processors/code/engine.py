@@ -31,7 +31,7 @@ class ReplayEngine:
 
     kind: Final = KIND
     #: Increase it with every change of CodeRun, Run, Entry or their parts.
-    format: Final = 3
+    format: Final = 4
 
     def __init__(
         self,

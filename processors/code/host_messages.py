@@ -249,6 +249,8 @@ class Activate(HostMessage, frozen=True):
     limits: Limits | None = None
     #: What creates its hooks; None if no key is configured.
     hooks: HookOrigin | None = None
+    #: Its trace context, as text.
+    trace: str = ""
 
 
 class Resolved(HostMessage, frozen=True):
@@ -390,6 +392,7 @@ def activate(
         None if run.cancelling is None else run.cancelling.sequence,
         run.limits,
         hooks,
+        run.context.text,
     )
 
 

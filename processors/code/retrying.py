@@ -94,6 +94,7 @@ def _retried(run: CodeRun, command: RetryRun, plan: "_RetryPlan", limits: Limits
         labels=run.labels,
         limits=recorded(limits),
         depth=run.depth,
+        trace=run.trace,
     )
     data = {
         "from": command.from_key,

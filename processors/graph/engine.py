@@ -92,7 +92,7 @@ class GraphEngine:
     kind: Final = KIND
     short_steps: Final = None
     #: Raise it when GraphRun, Run or a struct in them changes.
-    format: Final = 3
+    format: Final = 4
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class GraphEngine:
                 "from the beginning",
             )
         made_from = (run.definition, run.deployment, run.once, run.labels)
-        settings = (*made_from, recorded(self._limits), run.depth)
+        settings = (*made_from, recorded(self._limits), run.depth, run.trace)
         first = RunStarted(run.params, run.seed, run.parent, (), (), KIND, *settings)
         instance = (run.workflow, run.instance_id)
         graph = self._graph(run)
@@ -300,7 +300,7 @@ class GraphEngine:
         graph = self._graph(run)
         calls = tuple(_call(graph, run, token) for token in tokens)
         run_id = (run.workflow, run.instance_id, run.run_number)
-        return CallTasks(activation, *run_id, calls, run.limits)
+        return CallTasks(activation, *run_id, calls, run.limits, run.context.text)
 
     def activate(self, run: GraphRun, activation: int) -> HostMessage | None:
         """Return a message that starts the attempts in flight, or None if there are none."""

@@ -231,6 +231,7 @@ class Provider:
         with_ranges: Returns the provider with other ranges, by path: lowest and highest value.
         skipped: Types that are known and fill nothing.
         silent_after_days: Days without data of silent connections, by maker.
+        domain: Reversed domain of the sender, such as com.github, for CloudEvents; or empty.
 
     Raises:
         ValueError: The declaration contradicts itself.
@@ -248,6 +249,7 @@ class Provider:
     ranges: frozenset[str] = frozenset()
     with_ranges: "Callable[[Mapping[str, tuple[float, float]]], Provider] | None" = None
     silent_after_days: Mapping[str, int] = field(default_factory=dict)
+    domain: str = ""
 
     def __post_init__(self) -> None:
         """Reject an invalid declaration."""
@@ -258,8 +260,7 @@ class Provider:
             raise ValueError(f"{self.name}: expected paths that begin with /, found {invalid}")
         if self.type_header is not None and self.type_header not in self.headers:
             raise ValueError(f"{self.name}: expected {self.type_header} among the headers it reads")
-        both = self.skipped & self.types.keys()
-        if both:
+        if both := self.skipped & self.types.keys():
             raise ValueError(f"{self.name}: expected each type once, found {sorted(both)} twice")
 
     @property

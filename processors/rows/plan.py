@@ -16,6 +16,7 @@ from headwater.processors.rows.patches import EventContext, Patches, Values, err
 from headwater.processors.rows.token_plan import TOKEN_PLANNERS
 from headwater.processors.runs.slots import SLOTS_ID
 from headwater.processors.runs.state import TRANSITIONS
+from headwater.processors.trace_context import context_of, run_context
 from headwater.schemas.history import (
     BranchChanged,
     BranchFailed,
@@ -200,6 +201,9 @@ def _run_started(patches: Patches, context: EventContext, event: RunStarted) -> 
         partition=context.partition,
         run_offset=context.offset,
     )
+    run, cause = run_context(*context.run, event.seed, event.trace), context_of(event.trace)
+    values["traceparent"] = run.traceparent
+    values["parent_span_id"] = cause and cause.span_id
     if event.labels:
         values["labels"] = {label.name: label.value for label in event.labels}
     if event.deployment is not None:

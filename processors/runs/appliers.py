@@ -65,6 +65,7 @@ def begin(state: type[R], before: R | None, record: HistoryAppended) -> tuple[R,
         labels=event.labels,
         limits=event.limits,
         depth=event.depth,
+        trace=event.trace,
         once=event.once,
         keys=before.keys if before else {},
         # Hooks of a run with another seed have other event types.

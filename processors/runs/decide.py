@@ -160,7 +160,7 @@ def begin(
             return _start(run, command, facts, kind, limits)
         case RestartRun() if run is not None:
             made_from = (run.definition, run.deployment, run.once, run.labels)
-            provenance = (*made_from, recorded(limits), run.depth)
+            provenance = (*made_from, recorded(limits), run.depth, facts.trace)
             return [RunStarted(run.params, facts.seed, run.parent, None, (), run.kind, *provenance)]
         case SendEvent(start=str(params)):
             # Creates the instance that receives the event, with the event in its mailbox.
@@ -196,7 +196,8 @@ def _start(run: Run | None, command: StartRun, facts: Facts, kind: str, limits: 
             f"{run.status}; restart runs it again",
         )
     made_from = (command.definition, command.deployment)
-    provenance = (*made_from, command.once, command.labels, recorded(limits), command.depth)
+    settings = (command.once, command.labels, recorded(limits), command.depth)
+    provenance = (*made_from, *settings, facts.trace)
     return [RunStarted(command.params, facts.seed, command.parent, None, (), kind, *provenance)]
 
 

@@ -18,6 +18,7 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         seed: Seed of a run that starts.
         document: Definition that a run starts on; None for the one of its workflow's name.
+        trace: W3C trace context of the command; or empty.
     """
 
     workflow: str
@@ -26,6 +27,7 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     now_ms: int
     seed: str = ""
     document: Json | None = None
+    trace: str = ""
 
     @property
     def reached_ms(self) -> int:

@@ -107,6 +107,8 @@ class CallTasks(HostMessage, frozen=True):
     calls: tuple[TaskCall, ...]
     #: Limits of its results; None for the defaults.
     limits: Limits | None = None
+    #: Its trace context, as text.
+    trace: str = ""
 
 
 class DropTasks(HostMessage, frozen=True):

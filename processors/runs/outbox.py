@@ -50,7 +50,9 @@ def queue(run: Run, posts: Sequence[Post]) -> list[RunEvent]:
 
 
 def _numbered(run: Run, post: Post, number: int) -> Post:
-    command, instance_id = post.command, post.instance_id
+    command, instance_id, trace = post.command, post.instance_id, ""
+    if command is None or isinstance(command, StartRun | SendEvent):
+        trace = run.context.text
     sender = Sender(run.workflow, run.instance_id, run.run_number, number)
     if isinstance(command, SendEvent):
         # The receiver's mailbox recognizes duplicates by this id.
@@ -59,7 +61,8 @@ def _numbered(run: Run, post: Post, number: int) -> Post:
     elif isinstance(command, StartRun) and command.parent is None:
         command = msgspec.structs.replace(command, sender=sender)
         instance_id = instance_id or _id_of_post(run, number)
-    return Post(number, post.workflow, instance_id, command, post.topic, post.key, post.value)
+    record = (post.topic, post.key, post.value)
+    return Post(number, post.workflow, instance_id, command, *record, trace=trace)
 
 
 def _id_of_post(run: Run, number: int) -> str:

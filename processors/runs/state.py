@@ -11,6 +11,7 @@ import msgspec
 from headwater.processors.hooks import HOOK_CALL
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import MAILBOX_MAX
+from headwater.processors.trace_context import TraceContext, run_context
 from headwater.schemas.failures import (
     EVENT_ALREADY_RECEIVED,
     IDEMPOTENCY_CONFLICT,
@@ -129,6 +130,7 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
         limits: Limits of its code; None for the defaults.
         slot: Slot of its workflow's concurrency limit, if any (see `processors.runs.slots`).
         depth: Instances around it: 0 unless a parent waits for its end.
+        trace: W3C trace context that it continues; empty if it begins a trace of its own.
     """
 
     workflow: str
@@ -158,6 +160,13 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
     slot: Slot | None = None
     depth: int = 0
     calls: dict[str, StoredKey] = {}
+    trace: str = ""
+
+    @property
+    def context(self) -> TraceContext:
+        """Return the trace context of the run, which its steps and messages continue."""
+        identity = (self.workflow, self.instance_id, self.run_number, self.seed)
+        return run_context(*identity, self.trace)
 
     @property
     def ended(self) -> bool:

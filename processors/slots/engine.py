@@ -37,7 +37,7 @@ class SlotsEngine:
     kind: Final = SLOTS
     short_steps: Final = None
     #: Raise it when SlotsRun, Run or a struct in them changes.
-    format: Final = 2
+    format: Final = 3
 
     def __init__(self, limits: Concurrencies = MappingProxyType({})) -> None:
         self._limits = limits

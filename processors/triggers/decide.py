@@ -52,6 +52,7 @@ class EffectCommand(msgspec.Struct, frozen=True):
     workflow: str
     instance_id: str
     command: Command
+    trace: str = ""
 
 
 class RejectedEffect(msgspec.Struct, frozen=True):
@@ -121,7 +122,9 @@ def command_for(effect: EffectDecided, partition: int, offset: int) -> EffectCom
     command = effect.command
     if isinstance(command, SendEvent):
         command = msgspec.structs.replace(command, event_id=command_id, sender=sender)
-    return EffectCommand(effect.name, command_id, effect.workflow, effect.instance_id, command)
+    return EffectCommand(
+        *(effect.name, command_id, effect.workflow, effect.instance_id), command, effect.trace
+    )
 
 
 def refused(send: EffectCommand, code: str, message: str) -> RejectedEffect | None:

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 from psycopg import sql
 
+from headwater.processors.trace_spans import TracedDelivery
 from headwater.projections.postgres.connections import PooledReader, Row, bounded
 from headwater.projections.postgres.cursors import pack, unpack, valid_cursor
 from headwater.projections.postgres.statements import filled, statement
@@ -283,6 +284,26 @@ class Reader(PooledReader):
         named = {"request_id": request_id, "user_id": user_id, "event_ids": list(event_ids)}
         rows = await self.answers(query, **named, limit=limit)
         return msgspec.convert(rows, list[Trace])
+
+    async def traced_deliveries(
+        self, since: datetime, until: datetime, *, after: tuple[str, str], limit: int
+    ) -> list[TracedDelivery]:
+        """Return deliveries received in a time, in the order of their receipt.
+
+        Args:
+            since: Only those received at or after this time.
+            until: Only those received before this time.
+            after: Continue after a receipt, in RFC 3339, and an event id.
+            limit: How many, at most.
+        """
+        begin = {"received_at": after[0], "event_id": after[1]}
+        rows = await self._rows(
+            "traced_deliveries", since=since, until=until, **begin, limit=bounded(limit)
+        )
+        return [
+            msgspec.convert({**row, "processed": [*row["earlier"], row]}, TracedDelivery)
+            for row in rows
+        ]
 
     async def dead_letters(
         self,

@@ -25,6 +25,7 @@ create table webhook_outcomes (
     replay text not null default '',
     waited_for text not null default '',
     released_by text not null default '',
+    trace text not null default '',
     earlier jsonb
 );
 
@@ -87,6 +88,8 @@ comment on column webhook_outcomes.replay is
 comment on column webhook_outcomes.waited_for is 'What it waited for; empty if it did not wait.';
 comment on column webhook_outcomes.released_by is
     'What ended the wait: topic/partition@offset; empty if nothing has.';
+comment on column webhook_outcomes.trace is
+    'W3C trace context of the delivery: traceparent and, after a space, tracestate; empty if its trace id is its event id.';
 comment on column webhook_outcomes.earlier is
     'Outcomes before replays, oldest first, the last 20: [{status, reason, rows, rejected, rejected_fields, rejected_fields_total, partition, offset, admitted_at, parked_at, released_at, at, stage, position, replay, waited_for, released_by}].';
 
@@ -124,7 +127,7 @@ begin
                     coalesce(held.earlier, '[]') || (
                         to_jsonb(other)
                         - '{event_id, request_id, source, type, subject, user_id, received_at,
-                            earlier}'::text[]
+                            trace, earlier}'::text[]
                     )
                 ) with ordinality as one (journey, number)
                 where journey ->> 'position' <> other.position

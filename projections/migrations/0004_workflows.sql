@@ -20,6 +20,8 @@ create table workflow_instance (
     parent_run_number integer,
     parent_step_key text,
     deployment_id text collate "C",
+    traceparent text,
+    parent_span_id text,
     labels jsonb not null default '{}',
     created_at timestamptz not null,
     updated_at timestamptz not null,
@@ -70,6 +72,8 @@ comment on column workflow_instance.parent_instance_id is 'The parent.';
 comment on column workflow_instance.parent_run_number is 'The parent''s run.';
 comment on column workflow_instance.parent_step_key is 'The entry of the parent that started it.';
 comment on column workflow_instance.deployment_id is 'Deployment of the current run, or app (--app); null if it follows the newest code.';
+comment on column workflow_instance.traceparent is 'W3C trace context of the current run: header traceparent.';
+comment on column workflow_instance.parent_span_id is 'The span that started it; null if it began its trace.';
 comment on column workflow_instance.labels is 'Labels for searches: texts by name.';
 comment on column workflow_instance.created_at is 'When the first run began.';
 comment on column workflow_instance.updated_at is 'When its last event happened.';
@@ -95,6 +99,8 @@ create table workflow_run (
     parent_run_number integer,
     parent_step_key text,
     deployment_id text collate "C",
+    traceparent text,
+    parent_span_id text,
     updated_at timestamptz not null,
     started_at timestamptz not null,
     completed_at timestamptz,
@@ -119,6 +125,8 @@ comment on column workflow_run.parent_instance_id is 'The parent.';
 comment on column workflow_run.parent_run_number is 'The parent''s run.';
 comment on column workflow_run.parent_step_key is 'The entry of the parent that started it.';
 comment on column workflow_run.deployment_id is 'Deployment of the run, or app (--app); null if it follows the newest code.';
+comment on column workflow_run.traceparent is 'W3C trace context of the run: header traceparent.';
+comment on column workflow_run.parent_span_id is 'The span that started it; null if it began its trace.';
 comment on column workflow_run.updated_at is 'When its last event happened.';
 comment on column workflow_run.started_at is 'When it began.';
 comment on column workflow_run.completed_at is 'When it ended; null if it was restarted before it ended.';

@@ -85,7 +85,7 @@ class Progress:
             oldest_ms = min(first for first, _ in batch.times.values())
             waited_s = max(0, self._clock() - oldest_ms) / 1_000
             STAGE_SECONDS.observe(waited_s, (f"projection {name}",), records)
-            STAGE_SECONDS.observe(seconds, (f"projection {name}: apply",), records)
+            STAGE_SECONDS.observe(seconds, (f"projection {name}: apply",))
         for partition, (_, last_ms) in batch.times.items():
             self._applied_ms[partition] = last_ms
 

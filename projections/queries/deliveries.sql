@@ -89,22 +89,22 @@ limit %(limit)s
 insert into webhook_outcomes (
     event_id, request_id, source, type, subject, user_id, status, reason, rows, rejected,
     rejected_fields, rejected_fields_total, partition, "offset", received_at, admitted_at,
-    parked_at, released_at, at, stage, position, replay, waited_for, released_by
+    parked_at, released_at, at, stage, position, replay, waited_for, released_by, trace
 )
 select
     event_id, request_id, source, type, subject, user_id, status, reason, rows, rejected,
     rejected_fields::jsonb, rejected_fields_total, partition, "offset", received_at, admitted_at,
-    parked_at, released_at, at, stage, position, replay, waited_for, released_by
+    parked_at, released_at, at, stage, position, replay, waited_for, released_by, trace
 from unnest(%(rows)s::pg_temp.webhook_outcomes_row[])
 on conflict (event_id) do update set (
     request_id, source, type, subject, user_id, status, reason, rows, rejected, rejected_fields,
     rejected_fields_total, partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position, replay,
-    waited_for, released_by, earlier
+    waited_for, released_by, trace, earlier
 ) = (
     select
     request_id, source, type, subject, user_id, status, reason, rows, rejected, rejected_fields,
     rejected_fields_total, partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position, replay,
-    waited_for, released_by, earlier
+    waited_for, released_by, trace, earlier
     from further_outcome(webhook_outcomes, excluded)
 )
 
@@ -368,3 +368,15 @@ select source, provider, days from configured
 except
 select source, provider, days from silence_limits
 on conflict (source, provider) do update set days = excluded.days
+
+-- name: traced_deliveries
+-- Deliveries for spans, with their earlier outcomes, in the order of their receipt.
+select
+    event_id, request_id, source, type, trace, received_at, status, reason, rows, admitted_at, parked_at,
+    released_at, at, position, replay, waited_for, coalesce(earlier, '[]') as earlier
+from webhook_outcomes
+where (received_at, event_id) > (%(received_at)s::timestamptz, %(event_id)s)
+  and received_at >= %(since)s::timestamptz
+  and received_at < %(until)s::timestamptz
+order by received_at, event_id
+limit %(limit)s

@@ -39,7 +39,7 @@ limit %(limit)s
 
 -- name: failed_runs
 -- Runs that may need a person, by workflow, state and error. Errored: the newest of each workflow.
--- Retrying: an open step has failed at least twice. Silent: active, but without any change for long.
+-- Retrying: an open step has failed at least twice.
 with known as materialized (
     {workflows}
 ),
@@ -76,16 +76,6 @@ failed as (
     from retrying r
     join workflow_instance i using (workflow_name, instance_id, run_number)
     where i.status in ('active', 'waiting')
-    union all
-    select i.workflow_name, 'silent', null, null, i.instance_id, i.updated_at
-    from known
-    cross join lateral (
-        select *
-        from workflow_instance
-        where workflow_name = known.name and status = 'active'
-          and updated_at < now() - %(silent_s)s * interval '1 second'
-        limit %(limit)s
-    ) i
 )
 select
     workflow_name as workflow, state, coalesce(error_name, '') as error, count(*) as runs,
@@ -824,3 +814,85 @@ left join lateral (
     limit %(limit)s
 ) e on true
 order by run.workflow_name, e.at, e.rank, e.correlation_id collate "C", e.type collate "C"
+
+-- name: traced_runs
+-- Runs for spans, with the context of the run before, in the order of their keys.
+select r.*, (
+    select before.traceparent
+    from workflow_run before
+    where before.workflow_name = r.workflow_name
+      and before.instance_id = r.instance_id
+      and before.run_number = r.run_number - 1
+) as previous
+from (
+    (
+        select
+            workflow_name, instance_id, run_number, status, error_name, error_message, started_at,
+            coalesce(completed_at, updated_at) as ended_at, traceparent, parent_span_id
+        from workflow_instance
+        where (workflow_name, instance_id, run_number) > (
+                %(workflow_name)s::text collate "C", %(instance_id)s::text collate "C", %(run_number)s::integer
+            )
+          and traceparent is not null
+          and updated_at >= %(since)s::timestamptz
+          and started_at < %(until)s::timestamptz
+        order by workflow_name, instance_id
+        limit %(limit)s
+    )
+    union all
+    (
+        select
+            workflow_name, instance_id, run_number, status, error_name, error_message, started_at,
+            coalesce(completed_at, updated_at), traceparent, parent_span_id
+        from workflow_run
+        where (workflow_name, instance_id, run_number) > (
+                %(workflow_name)s::text collate "C", %(instance_id)s::text collate "C", %(run_number)s::integer
+            )
+          and traceparent is not null
+          and updated_at >= %(since)s::timestamptz
+          and started_at < %(until)s::timestamptz
+        order by workflow_name, instance_id, run_number
+        limit %(limit)s
+    )
+) r
+order by workflow_name, instance_id, run_number
+limit %(limit)s
+
+-- name: traced_steps
+-- Entries of runs of code for spans, in the order of their keys.
+select
+    s.workflow_name, s.instance_id, s.run_number, s.step_key as key, s.name, s.type, s.status, s.attempts,
+    s.error_name, s.error_message, coalesce(s.last_attempt_at, s.created_at) as started_at,
+    coalesce(s.completed_at, s.updated_at) as ended_at, coalesce(i.traceparent, r.traceparent) as traceparent
+from workflow_step s
+left join workflow_instance i using (workflow_name, instance_id, run_number)
+left join workflow_run r using (workflow_name, instance_id, run_number)
+where (s.workflow_name, s.instance_id, s.run_number, s.step_key) > (
+        %(workflow_name)s::text collate "C", %(instance_id)s::text collate "C", %(run_number)s::integer,
+        %(key)s::text collate "C"
+    )
+  and coalesce(i.traceparent, r.traceparent) is not null
+  and s.updated_at >= %(since)s::timestamptz
+  and s.created_at < %(until)s::timestamptz
+order by s.workflow_name, s.instance_id, s.run_number, s.step_key
+limit %(limit)s
+
+-- name: traced_tokens
+-- Tokens of runs of graphs for spans, in the order of their keys.
+select
+    t.workflow_name, t.instance_id, t.run_number, t.id::text as key, t.node_ref as name,
+    case when t.task is null then 'node' else 'task' end as type, t.status, t.attempts, t.error_name,
+    t.error_message, t.created_at as started_at, coalesce(t.completed_at, t.updated_at) as ended_at,
+    coalesce(i.traceparent, r.traceparent) as traceparent
+from workflow_token t
+left join workflow_instance i using (workflow_name, instance_id, run_number)
+left join workflow_run r using (workflow_name, instance_id, run_number)
+where (t.workflow_name, t.instance_id, t.run_number, t.id) > (
+        %(workflow_name)s::text collate "C", %(instance_id)s::text collate "C", %(run_number)s::integer,
+        %(key)s::bigint
+    )
+  and coalesce(i.traceparent, r.traceparent) is not null
+  and t.updated_at >= %(since)s::timestamptz
+  and t.created_at < %(until)s::timestamptz
+order by t.workflow_name, t.instance_id, t.run_number, t.id
+limit %(limit)s

@@ -3,15 +3,17 @@
 An instance is about the user that its params name in `user_id`, and so are its children.
 """
 
-from collections.abc import AsyncIterator, Mapping
-from datetime import datetime
+from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import UTC, datetime
+from math import inf
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from psycopg import sql
 
+from headwater.processors.trace_spans import TracedRun, TracedStep
 from headwater.processors.wipes import FORGET, ForgetResult, digest
-from headwater.projections.postgres.connections import PooledReader
+from headwater.projections.postgres.connections import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, statement, template
 from headwater.projections.workflows.listings import OF_AUTHORS
 from headwater.schemas.errors import PARSE_ERRORS
@@ -32,13 +34,13 @@ class FailedRuns(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         workflow: The workflow.
-        state: errored, retrying (a step has failed at least twice), or silent (active, but without
-            any change for an hour).
-        error: Name of the error; empty for silent runs.
+        state: errored, retrying (a step has failed at least twice), or stuck (it should have
+            continued long ago).
+        error: Name of the error; empty for stuck runs.
         message: Message of the newest error.
         runs: Number of runs, up to a limit.
         new: How many of them since the requested time.
-        first_at: When the first of them failed, or changed last.
+        first_at: When the first of them failed, or should have continued.
         last_at: When the last of them did.
         instance_id: The newest of them.
     """
@@ -58,8 +60,6 @@ class FailedRuns(msgspec.Struct, frozen=True, kw_only=True):
 FAILED_RUNS_MAX: Final = 1000
 #: Groups that are returned.
 GROUPS_MAX: Final = 100
-#: Seconds without any change after which an active run counts as silent.
-_SILENT_S: Final = 3600
 
 
 async def instance_counts(reader: PooledReader) -> list[InstanceCount]:
@@ -73,7 +73,7 @@ async def instance_counts(reader: PooledReader) -> list[InstanceCount]:
 
 
 async def failed_runs(reader: PooledReader, since: datetime | None = None) -> list[FailedRuns]:
-    """Return the runs that may need a person, by workflow, state and error.
+    """Return the errored and retrying runs, by workflow, state and error.
 
     Args:
         reader: Reads Postgres.
@@ -87,7 +87,6 @@ async def failed_runs(reader: PooledReader, since: datetime | None = None) -> li
         "since": since or "infinity",
         "limit": FAILED_RUNS_MAX,
         "groups": GROUPS_MAX,
-        "silent_s": _SILENT_S,
     }
     rows = await reader.answers(filled("failed_runs", workflows=names), **parameters)
     return msgspec.convert(rows, list[FailedRuns])
@@ -127,6 +126,33 @@ async def stuck_instances(reader: PooledReader, before_ms: int, limit: int) -> l
     """
     rows = await reader.answers(statement("stuck_instances"), before_ms=before_ms, limit=limit)
     return [StuckInstance(**row) for row in rows]
+
+
+def of_stuck(stuck: Iterable[StuckInstance], since: datetime | None) -> list[FailedRuns]:
+    """Return stuck instances by workflow.
+
+    Args:
+        stuck: The instances.
+        since: From when on they count as new; None for none of them.
+    """
+    workflows: dict[str, list[StuckInstance]] = {}
+    for instance in stuck:
+        workflows.setdefault(instance.workflow, []).append(instance)
+    new_ms = inf if since is None else since.timestamp() * 1000
+    groups = []
+    for workflow, instances in workflows.items():
+        first = min(instances, key=lambda instance: instance.since_ms)
+        last = max(instances, key=lambda instance: instance.since_ms)
+        groups.append(
+            FailedRuns(
+                workflow=workflow, state="stuck", error="", message="", runs=len(instances),
+                new=sum(instance.since_ms >= new_ms for instance in instances),
+                first_at=datetime.fromtimestamp(first.since_ms / 1000, UTC),
+                last_at=datetime.fromtimestamp(last.since_ms / 1000, UTC),
+                instance_id=last.instance_id,
+            )
+        )  # fmt: skip
+    return groups
 
 
 # -- past retention
@@ -265,3 +291,59 @@ async def _with_children(reader: PooledReader, row: dict[str, Any]) -> AsyncIter
         is_ended = instance["status"] in _ENDED
         yield About(instance["workflow_name"], instance["instance_id"], is_ended)
         pending += await reader.answers(statement("children_of_instance"), **key)
+
+
+# -- spans
+
+
+class SpanKey(NamedTuple):
+    """Position of an export of spans: a run, and the key of an entry; by default, before all."""
+
+    workflow_name: str = ""
+    instance_id: str = ""
+    run_number: int = -1
+    key: str = ""
+
+
+async def traced_runs(
+    reader: PooledReader, since: datetime, until: datetime, after: SpanKey, limit: int
+) -> list[TracedRun]:
+    """Return runs that were active in a time, in the order of their keys.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = await _traced(reader, "traced_runs", since, until, after, limit)
+    return msgspec.convert(rows, list[TracedRun])
+
+
+async def traced_steps(
+    reader: PooledReader, since: datetime, until: datetime, after: SpanKey, limit: int
+) -> list[TracedStep]:
+    """Return entries of code that changed in a time, in the order of their keys.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    rows = await _traced(reader, "traced_steps", since, until, after, limit)
+    return msgspec.convert(rows, list[TracedStep])
+
+
+async def traced_tokens(
+    reader: PooledReader, since: datetime, until: datetime, after: SpanKey, limit: int
+) -> list[TracedStep]:
+    """Return tokens of graphs that changed in a time, in the order of their keys.
+
+    Raises:
+        StoreUnavailable: Postgres does not answer.
+    """
+    after = after._replace(key=after.key or "-1")
+    rows = await _traced(reader, "traced_tokens", since, until, after, limit)
+    return msgspec.convert(rows, list[TracedStep])
+
+
+async def _traced(
+    reader: PooledReader, query: str, since: datetime, until: datetime, after: SpanKey, limit: int
+) -> list[Row]:
+    begin = after._asdict() | {"since": since, "until": until, "limit": bounded(limit)}
+    return await reader.answers(statement(query), **begin)

@@ -172,6 +172,8 @@ class CommandSent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reply_to: int
     #: The command.
     command: Command
+    #: W3C trace context of its sender: traceparent and, after a space, tracestate; or empty.
+    trace: str = ""
 
 
 class ReplySent(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -40,6 +40,8 @@ class Post(Part, frozen=True):
     #: For a record: its position among all that the partition's owners ever publish; -1 for a
     #: command.
     order: int = -1
+    #: W3C trace context of the sending run, for what begins or publishes; otherwise empty.
+    trace: str = ""
 
 
 class Reopened(Part, frozen=True):
@@ -79,6 +81,8 @@ class RunStarted(Tagged, frozen=True):
     limits: Limits | None = None
     #: Instances around it: 0 unless another one waits for its end.
     depth: int = 0
+    #: W3C trace context that it continues; empty if it begins a trace of its own.
+    trace: str = ""
 
 
 class RunSuspended(Tagged, frozen=True):

@@ -27,6 +27,7 @@ class TaskInfo:
         attempt: Number of the attempt, from 1.
         idempotency_token: The same for all attempts of this task at this token, also in a retry of
             the run, and unique to them.
+        traceparent: W3C trace context of the attempt, for requests to other services.
     """
 
     workflow_name: str
@@ -36,6 +37,7 @@ class TaskInfo:
     node_ref: str
     attempt: int
     idempotency_token: str
+    traceparent: str = ""
 
 
 class Task(Generic[A, R]):

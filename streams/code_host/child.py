@@ -27,6 +27,7 @@ import uvloop
 
 from headwater.processors.code.host_messages import FromHost, Raise
 from headwater.processors.runs.host_messages import Evict, Requested
+from headwater.schemas.errors import ProcessUnavailable
 from headwater.schemas.failures import UNSERIALISABLE
 from headwater.schemas.history import Failure
 from headwater.streams.clock import now_ms
@@ -42,10 +43,13 @@ from headwater.streams.code_host.host_channel import (
     encode_frames,
 )
 from headwater.streams.code_host.hosted_run import MayBegin, always
+from headwater.streams.code_host.named_output import use_style
 from headwater.streams.code_host.threads import Threads, watch_forks
+from headwater.streams.log_lines import inherited_style
 from headwater.streams.ownership.deadlines import SessionDeadlines
 from headwater.streams.process_tuning import collect_seldom, run_as_batch
 from headwater.streams.replay.forbidden import refuse_in_workflows
+from headwater.streams.telemetry import start_telemetry
 
 log = logging.getLogger(__name__)
 
@@ -284,9 +288,15 @@ def main(builtin: BuiltinApp = _schedules_only) -> NoReturn:
         os.set_inheritable(int(descriptor), False)
     record = CrashRecord(int(memory))
     deadlines = None if shared == NO_DEADLINES else SessionDeadlines(int(shared))
+    style = inherited_style()
     _prepare_process(record)
+    use_style(style, app)
     if folder:
         _prepare_for_deployed(int(memory_max))
+    try:
+        start_telemetry("steps", os.environ)
+    except ProcessUnavailable as error:
+        log.warning("steps have no spans: %s", error)
     # Before the app is imported, which may bind its own names to the functions that are refused.
     refuse_in_workflows()
     connection = socket.socket(fileno=int(pipe))

@@ -60,7 +60,7 @@ from headwater.streams.code_host.hosted_run import (
     invoke,
 )
 from headwater.streams.replay.forbidden import refuse_in_workflows
-from headwater.streams.replay.host_port import ATTEMPT, Call, CurrentAttempt
+from headwater.streams.replay.host_port import Call, CurrentAttempt
 from headwater.streams.replay.workflow import Workflow, read_params
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,8 @@ class HostedTasks:
                     task_call.reached, task_, task_call.policy, wants_tx=False, rollback=False
                 )
                 attempt = self.attempts[key] = Attempt(self, key, task_call.attempt, call)
-                attempt.current = CurrentAttempt(key, task_call.attempt, self._instance)
+                run = (self._instance, self._begin.run_number, self._begin.trace)
+                attempt.current = CurrentAttempt(key, task_call.attempt, *run)
                 attempt.task = services.loop.create_task(self._run(attempt, task_call, task_))
                 services.fresh.append(attempt)
                 services.running.add(attempt)
@@ -118,12 +119,12 @@ class HostedTasks:
             self._services.emit(YieldBack(self.number))
 
     async def _run(self, attempt: Attempt, call: TaskCall, task_: Task) -> None:
-        ATTEMPT.set(attempt.current)
+        attempt.current.enter()
         ended: StepReturned | StepRaised
         try:
             function = task_.function
             if task_.takes_info:
-                function = partial(function, info=self._info(call))
+                function = partial(function, info=self._info(call, attempt.current))
             arguments = json.loads(call.input)
             value = await invoke(self._services, self.number, function, arguments)
             what = f'the result of task "{call.task}"'
@@ -142,8 +143,8 @@ class HostedTasks:
             self._send(ended)
             self._yield_back()
 
-    def _info(self, call: TaskCall) -> TaskInfo:
-        run = self._begin
+    def _info(self, call: TaskCall, current: CurrentAttempt) -> TaskInfo:
+        run, context = self._begin, current.context()
         return TaskInfo(
             workflow_name=run.workflow,
             instance_id=run.instance_id,
@@ -152,6 +153,7 @@ class HostedTasks:
             node_ref=call.reached.name,
             attempt=call.attempt,
             idempotency_token=call.idempotency_token,
+            traceparent=context.traceparent if context else "",
         )
 
     def _send(self, ended: StepReturned | StepRaised) -> None:
@@ -160,7 +162,13 @@ class HostedTasks:
             trace = traceback_of(failure) or f"{failure.name}: {failure.message}"
             location = (ended.step.name, ended.step.key, ended.attempt)
             what = "%s: node %s, token %s, attempt %d failed: %s"
-            log.warning(what, self._instance, *location, trace.rstrip())
+            fields = {
+                "instance": self._instance,
+                "run": self._begin.run_number,
+                "step": ended.step.key,
+                "attempt": ended.attempt,
+            }
+            log.warning(what, self._instance, *location, trace.rstrip(), extra=fields)
         self._services.emit(Requested(self.number, ended))
 
     def _end(self, attempt: Attempt) -> None:

@@ -32,14 +32,17 @@ from headwater.processors.runs.decisions import (
 )
 from headwater.processors.runs.host_messages import AttemptStarted, Requested, YieldBack
 from headwater.processors.runs.limits import DEFAULT_LIMITS
+from headwater.processors.trace_context import context_of
+from headwater.processors.trace_spans import attempt_span
 from headwater.schemas.history import Json
 from headwater.streams.authoring.failures import failure_of, traceback_of
 from headwater.streams.authoring.step_tx import StepTx
 from headwater.streams.authoring.values import encode, encode_object
 from headwater.streams.code_host.threads import end_if_forked
 from headwater.streams.replay.activation import Activation
-from headwater.streams.replay.host_port import ATTEMPT, Call, CurrentAttempt, Handler
+from headwater.streams.replay.host_port import Call, CurrentAttempt, Handler
 from headwater.streams.replay.workflow import Workflow
+from headwater.streams.telemetry import Telemetry, telemetry
 
 if TYPE_CHECKING:
     from headwater.schemas.history import Failure
@@ -210,12 +213,15 @@ class HostedRun:
             return
         self._logged = failure
         what = f"run {self._begin.run_number}"
+        fields: dict[str, object] = {"instance": self._instance, "run": self._begin.run_number}
         if isinstance(command, StepRaised):
             what = f'step "{command.step.key}", attempt {command.attempt}'
+            fields |= {"step": command.step.key, "attempt": command.attempt}
         elif isinstance(command, RollbackRaised):
             what = f'rollback of "{command.key}"'
+            fields["step"] = command.key
         trace = traceback_of(failure) or f"{failure.name}: {failure.message}"
-        log.warning("%s: %s failed: %s", self._instance, what, trace.rstrip())
+        log.warning("%s: %s failed: %s", self._instance, what, trace.rstrip(), extra=fields)
 
     def is_busy(self) -> bool:
         """Whether attempts are running."""
@@ -265,7 +271,8 @@ class HostedRun:
 
     def _start(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> None:
         services = self._services
-        attempt.current = CurrentAttempt(attempt.key, attempt.number, self._instance)
+        run = (self._instance, self._begin.run_number, self._begin.trace)
+        attempt.current = CurrentAttempt(attempt.key, attempt.number, *run)
         attempt.task = services.loop.create_task(work)
         self.attempts[attempt.key] = attempt
         services.fresh.append(attempt)
@@ -276,8 +283,9 @@ class HostedRun:
         self._services.running.discard(attempt)
 
     async def _run_step(self, attempt: Attempt, call: Call) -> None:
-        number = attempt.number
-        ATTEMPT.set(attempt.current)
+        number, exporter = attempt.number, telemetry()
+        began_ms = self.now_ms() if exporter else 0
+        attempt.current.enter()
         tx = attempt.tx
         command: StepReturned | StepRaised
         try:
@@ -299,8 +307,23 @@ class HostedRun:
                 return
             command = _raised(call, number, error)
         if attempt.is_current():
+            if exporter is not None:
+                self._export(exporter, call, command, began_ms)
             self._end(attempt)
             self.activation.step_ended(call, command)
+
+    def _export(
+        self, exporter: Telemetry, call: Call, command: StepReturned | StepRaised, began_ms: int
+    ) -> None:
+        """Export the span of an attempt that has ended, if the trace of its run is recorded."""
+        begin, context = self._begin, context_of(self._begin.trace)
+        if context is None or not context.is_sampled:
+            return
+        run = (begin.workflow, begin.instance_id, begin.run_number)
+        step = (call.reached.key, call.reached.name, command.attempt)
+        failure = command.failure if isinstance(command, StepRaised) else None
+        times_ms = (began_ms, self.now_ms())
+        exporter.emit_all([attempt_span(run, context, step, times_ms, failure)])
 
     def _result(self, value: Any, call: Call) -> Json:  # noqa: ANN401
         most = self._limits.max_result_bytes
@@ -324,7 +347,7 @@ class HostedRun:
         output: Any,  # noqa: ANN401
     ) -> None:
         failure: BaseException | None = None
-        ATTEMPT.set(attempt.current)
+        attempt.current.enter()
         try:
             await invoke(self._services, self.number, handler, output)
         except BaseException as error:  # noqa: BLE001, as for steps

@@ -283,7 +283,8 @@ class CommandDecider:
 
 
 def _facts(sent: CommandSent, now_ms: int, seed: str = "", document: Json | None = None) -> Facts:
-    return Facts(sent.workflow, sent.instance_id, sent.sent_at_ms, now_ms, seed, document)
+    instance = (sent.workflow, sent.instance_id)
+    return Facts(*instance, sent.sent_at_ms, now_ms, seed, document, sent.trace)
 
 
 def _with_source(

@@ -159,6 +159,7 @@ def command_of(key: str, post: Post, now_ms: int) -> CommandSent:
         sent_at_ms=now_ms,
         reply_to=-1,
         command=post.command,
+        trace=post.trace,
     )
 
 

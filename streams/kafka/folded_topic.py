@@ -151,7 +151,7 @@ class FoldedTopic(Generic[FoldT, OutcomeT]):
         Args:
             name: What the record is about.
             value: The record.
-            replaces: As for `append_to`.
+            replaces: Whether it replaces earlier records of the name that do so; else it is kept.
 
         Raises:
             BrokerUnavailable: It may have been appended, so that a retry has to be safe.

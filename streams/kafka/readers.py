@@ -7,8 +7,18 @@ waited for; one that reads for long logs its progress.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
@@ -17,9 +27,11 @@ from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import NO_LEADER_EPOCH
 from headwater.streams.kafka.cluster import Cluster, standalone_consumer, start_consumer
 from headwater.streams.kafka.records import Incoming
-from headwater.streams.kafka.truncation import UNKNOWN_END, truncation_before
+from headwater.streams.kafka.truncation import UNKNOWN_END, leader_epoch_of, truncation_before
 
 _ANSWER_S: Final = 10.0
+
+T = TypeVar("T")
 
 
 class Cut(NamedTuple):
@@ -39,6 +51,18 @@ class Offsets:
         #: Of several concurrent callers, one connects.
         self._connecting = asyncio.Lock()
 
+    async def query(self, ask: Callable[[AIOKafkaConsumer], Awaitable[T]]) -> T:
+        """Return what a consumer of the group answers, which is not assigned any partitions.
+
+        Raises:
+            BrokerUnavailable: Kafka does not answer.
+        """
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                return await ask(await self._connected())
+        except (KafkaError, OSError) as error:  # also TimeoutError
+            raise await self._away(error) from error
+
     async def ends(self, topics: Sequence[str], partition: int) -> dict[str, int]:
         """Return the end offset of a partition, by topic.
 
@@ -46,11 +70,7 @@ class Offsets:
             BrokerUnavailable: Kafka does not answer.
         """
         partitions = [TopicPartition(topic, partition) for topic in topics]
-        try:
-            async with asyncio.timeout(_ANSWER_S):
-                ends = await (await self._connected()).end_offsets(partitions)
-        except (KafkaError, OSError) as error:  # also TimeoutError
-            raise await self._away(error) from error
+        ends = await self.query(lambda consumer: consumer.end_offsets(partitions))
         return {tp.topic: end for tp, end in ends.items()}
 
     async def ends_of(self, topics: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -59,21 +79,35 @@ class Offsets:
         Raises:
             BrokerUnavailable: Kafka does not answer.
         """
-        try:
-            async with asyncio.timeout(_ANSWER_S):
-                consumer = await self._connected()
-                metadata = await consumer._client.fetch_all_metadata()  # noqa: SLF001 (no public way)
-                partitions = [
-                    TopicPartition(topic, partition)
-                    for topic in topics
-                    for partition in sorted(metadata.partitions_for_topic(topic) or ())
-                ]
-                ends = await consumer.end_offsets(partitions) if partitions else {}
-        except (KafkaError, OSError) as error:  # also TimeoutError
-            raise await self._away(error) from error
+        return await self._of_all(topics, lambda consumer, tps: consumer.end_offsets(tps))
+
+    async def begins_of(self, topics: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        """Return the first offsets of all partitions of topics; a topic may be missing.
+
+        Raises:
+            BrokerUnavailable: Kafka does not answer.
+        """
+        return await self._of_all(topics, lambda consumer, tps: consumer.beginning_offsets(tps))
+
+    async def _of_all(
+        self,
+        topics: Sequence[str],
+        offsets_of: Callable[
+            [AIOKafkaConsumer, list[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]
+        ],
+    ) -> dict[str, tuple[int, ...]]:
+        async def ask(consumer: AIOKafkaConsumer) -> Mapping[TopicPartition, int]:
+            metadata = await consumer._client.fetch_all_metadata()  # noqa: SLF001 (no public way)
+            partitions = [
+                TopicPartition(topic, partition)
+                for topic in topics
+                for partition in sorted(metadata.partitions_for_topic(topic) or ())
+            ]
+            return await offsets_of(consumer, partitions) if partitions else {}
+
         grouped: dict[str, tuple[int, ...]] = {}
-        for tp in partitions:
-            grouped[tp.topic] = (*grouped.get(tp.topic, ()), ends[tp])
+        for tp, offset in sorted((await self.query(ask)).items()):
+            grouped[tp.topic] = (*grouped.get(tp.topic, ()), offset)
         return grouped
 
     async def cut_before(
@@ -91,18 +125,17 @@ class Offsets:
             BrokerUnavailable: No broker answered.
         """
         tp = TopicPartition(topic, partition)
-        try:
-            async with asyncio.timeout(_ANSWER_S):
-                consumer = await self._connected()
-                end = (await consumer.end_offsets([tp]))[tp]
-                if leader_epoch == NO_LEADER_EPOCH:
-                    return Cut(end, leader_epoch) if end < offset else None
-                cut = await truncation_before(consumer, tp, offset, leader_epoch)
-        except (KafkaError, OSError) as error:  # also TimeoutError
-            raise await self._away(error) from error
-        if cut == UNKNOWN_END:
-            return Cut(min(end, offset), NO_LEADER_EPOCH)
-        return None if cut is None else Cut(cut, leader_epoch)
+
+        async def ask(consumer: AIOKafkaConsumer) -> Cut | None:
+            end = (await consumer.end_offsets([tp]))[tp]
+            if leader_epoch == NO_LEADER_EPOCH:
+                return Cut(end, leader_epoch) if end < offset else None
+            cut = await truncation_before(consumer, tp, offset, leader_epoch)
+            if cut == UNKNOWN_END:
+                return Cut(min(end, offset), NO_LEADER_EPOCH)
+            return None if cut is None else Cut(cut, leader_epoch)
+
+        return await self.query(ask)
 
     async def committed(self, topics: Sequence[str], partition: int) -> dict[str, int]:
         """Return up to where the group has read a partition, by topic.
@@ -112,17 +145,15 @@ class Offsets:
         Raises:
             BrokerUnavailable: Kafka does not answer.
         """
-        try:
-            async with asyncio.timeout(_ANSWER_S):
-                consumer = await self._connected()
-                partitions = [TopicPartition(topic, partition) for topic in topics]
-                firsts = await consumer.beginning_offsets(partitions)
-                return {
-                    tp.topic: max(await consumer.committed(tp) or 0, firsts[tp])
-                    for tp in partitions
-                }
-        except (KafkaError, OSError) as error:
-            raise await self._away(error) from error
+        partitions = [TopicPartition(topic, partition) for topic in topics]
+
+        async def ask(consumer: AIOKafkaConsumer) -> dict[str, int]:
+            firsts = await consumer.beginning_offsets(partitions)
+            return {
+                tp.topic: max(await consumer.committed(tp) or 0, firsts[tp]) for tp in partitions
+            }
+
+        return await self.query(ask)
 
     async def stop(self) -> None:
         """Disconnect."""
@@ -159,6 +190,13 @@ _FETCH_BYTES: Final = 2 * 1024 * 1024
 _POLL_MS: Final = 1_000
 #: A reader that gets nothing for as long has no broker, or its records do not exist.
 STALL_S: Final = 30.0
+_FETCH_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "auto_offset_reset": "earliest",
+        "max_partition_fetch_bytes": _FETCH_BYTES,
+        "fetch_max_wait_ms": 100,
+    }
+)
 _REPORT_EVERY_S: Final = 10.0
 
 
@@ -195,9 +233,7 @@ async def read_partition(
     opened = standalone_consumer(
         cluster,
         purpose=f"partition {partition} of {', '.join(topics)}",
-        auto_offset_reset="earliest",
-        max_partition_fetch_bytes=_FETCH_BYTES,
-        fetch_max_wait_ms=100,
+        **_FETCH_OPTIONS,
     )
     async with opened as consumer:
         starts = await _starts(consumer, partitions, start)
@@ -206,22 +242,68 @@ async def read_partition(
         else:
             ends = dict.fromkeys(partitions, end)
         reading = _Progress(cluster, starts, ends, stall_s)
-        # Only if there is something to read: fetches that have just begun do not stop cleanly.
-        if reading.is_unfinished():
-            consumer.assign(partitions)
-            for tp in partitions:
-                consumer.seek(tp, starts[tp])
-        while reading.is_unfinished():
-            fetched = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS)
-            for tp, records in fetched.items():
-                # After a seek below its first record a partition is read from that one on.
-                first, last = starts[tp], ends[tp]
-                for batch in batches([one for one in records if first <= one.offset < last]):
-                    yield batch
-                    await asyncio.sleep(0)
-            # Positions also advance over gaps that compaction and control records leave.
-            async with asyncio.timeout(stall_s):
-                reading.reached({tp: await consumer.position(tp) for tp in partitions})
+        async with aclosing(_read_up_to(consumer, reading)) as fetched:
+            async for batch in fetched:
+                yield batch
+
+
+class Span(NamedTuple):
+    """Offsets of a partition: the first, inclusive, and the end, exclusive."""
+
+    start: int
+    end: int
+
+
+async def read_spans(
+    cluster: Cluster, spans: Mapping[TopicPartition, Span], *, stall_s: float = STALL_S
+) -> AsyncGenerator[tuple[list[Incoming], int]]:
+    """Yield the records of several partitions in batches, with their leader epochs.
+
+    Wrap it in `aclosing` if iteration may stop early: its consumer is open until then.
+
+    Args:
+        cluster: The cluster.
+        spans: What to read; the logs must have reached the ends.
+        stall_s: Seconds without progress after which reading fails.
+
+    Yields:
+        Records of one partition in order, and the leader epoch of the last that was fetched, or
+        NO_LEADER_EPOCH.
+
+    Raises:
+        BrokerUnavailable: No broker answered, or nothing was read for `stall_s`.
+    """
+    names = ", ".join(sorted({tp.topic for tp in spans}))
+    async with standalone_consumer(cluster, purpose=names, **_FETCH_OPTIONS) as consumer:
+        starts = {tp: span.start for tp, span in spans.items()}
+        ends = {tp: span.end for tp, span in spans.items()}
+        reading = _Progress(cluster, starts, ends, stall_s)
+        async with aclosing(_read_up_to(consumer, reading)) as fetched:
+            async for batch in fetched:
+                tp = TopicPartition(batch[0].topic, batch[0].partition)
+                yield batch, leader_epoch_of(consumer, tp)
+
+
+async def _read_up_to(
+    consumer: AIOKafkaConsumer, reading: "_Progress"
+) -> AsyncGenerator[list[Incoming]]:
+    starts, ends, partitions = reading.starts, reading.ends, list(reading.ends)
+    # Only if there is something to read: fetches that have just begun do not stop cleanly.
+    if reading.is_unfinished():
+        consumer.assign(partitions)
+        for tp in partitions:
+            consumer.seek(tp, starts[tp])
+    while reading.is_unfinished():
+        fetched = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS)
+        for tp, records in fetched.items():
+            # After a seek below its first record a partition is read from that one on.
+            first, last = starts[tp], ends[tp]
+            for batch in batches([one for one in records if first <= one.offset < last]):
+                yield batch
+                await asyncio.sleep(0)
+        # Positions also advance over gaps that compaction and control records leave.
+        async with asyncio.timeout(reading.stall_s):
+            reading.reached({tp: await consumer.position(tp) for tp in partitions})
 
 
 def batches(records: list[Incoming]) -> Iterator[list[Incoming]]:
@@ -260,13 +342,14 @@ class _Progress:
     ) -> None:
         self._now = asyncio.get_running_loop().time
         self._cluster = cluster
-        self._ends = ends
-        self._stall_s = stall_s
+        self.starts = starts
+        self.ends = ends
+        self.stall_s = stall_s
         self._positions = starts
         self._moved_at = self._reported_at = self._now()
 
     def is_unfinished(self) -> bool:
-        return any(self._positions[tp] < end for tp, end in self._ends.items())
+        return any(self._positions[tp] < end for tp, end in self.ends.items())
 
     def reached(self, positions: Mapping[TopicPartition, int]) -> None:
         """Record positions.
@@ -277,10 +360,10 @@ class _Progress:
         now = self._now()
         if positions != self._positions:
             self._positions, self._moved_at = positions, now
-        elif self.is_unfinished() and now - self._moved_at > self._stall_s:
+        elif self.is_unfinished() and now - self._moved_at > self.stall_s:
             raise BrokerUnavailable(
                 f"expected more of {self._left()} at {self._cluster}, found nothing for "
-                f"{self._stall_s} s"
+                f"{self.stall_s} s"
             )
         if self.is_unfinished() and now - self._reported_at > _REPORT_EVERY_S:
             self._reported_at = now
@@ -289,7 +372,7 @@ class _Progress:
     def _left(self) -> str:
         return ", ".join(
             f"{tp.topic}/{tp.partition}@{self._positions[tp]} up to {end}"
-            for tp, end in self._ends.items()
+            for tp, end in self.ends.items()
             if self._positions[tp] < end
         )
 

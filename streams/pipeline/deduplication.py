@@ -38,6 +38,7 @@ from headwater.schemas.topics import (
     WIPES,
 )
 from headwater.streams.kafka.dead_letters import REPLAY_OF, RESTATED, text_header
+from headwater.streams.kafka.dead_letters import original as original_headers
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.state_store import StoreCorrupted
 from headwater.streams.pipeline.partition_state import Claim, PartitionState
@@ -174,7 +175,7 @@ class Intake:
         sent_at_ms = original.sent_at_ms
         if sent_at_ms not in (None, delivery.sent_at_ms):
             restated = msgspec.structs.replace(delivery, sent_at_ms=sent_at_ms)
-            headers = [(RESTATED, str(record.offset).encode())]
+            headers = [*original_headers(record), (RESTATED, str(record.offset).encode())]
             out = Outgoing(record.topic, record.partition, record.key, encode(restated), headers)
             unit.output.add(out)
 

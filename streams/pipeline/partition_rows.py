@@ -58,6 +58,8 @@ class Rows:
         self._changed: dict[_RowKey, tuple[Table, Row | None]] = {}
         #: Changed rows that a wipe has removed.
         self._wiped: set[_RowKey] = set()
+        #: Headers of the latest delivery that came with a trace, of changed rows.
+        self._traces: dict[_RowKey, Sequence[tuple[str, bytes]]] = {}
 
     def restore_record(self, record: Incoming) -> None:
         """Apply a row of the log, or its tombstone."""
@@ -86,10 +88,16 @@ class Rows:
         rows = [decode_row(table, value) for _, value in scanned if user.encode() in value]
         return [row for row in rows if user_in(table, row) == user]
 
-    def merge_delivery(self, updates: Iterable[Update]) -> None:
+    def merge_delivery(
+        self, updates: Iterable[Update], trace: Sequence[tuple[str, bytes]] = ()
+    ) -> None:
         """Merge the updates of a delivery, and change the rows that depend on theirs.
 
         Days are settled when they have all of the delivery: of versions in it, none is later.
+
+        Args:
+            updates: The updates.
+            trace: Headers of its trace, for the records of the rows.
 
         Raises:
             RowTooLarge: A row has no room for it; nothing was changed.
@@ -99,6 +107,8 @@ class Rows:
         depended_on: list[Update] = []
         for update in updates:
             self.merge(update)
+            if trace:
+                self._traces[update.table.name, update.table.row_key(update.key)] = trace
             if update.table is LAB_UPLOADS or (type(update) is RowUpdate and update.parts):
                 depended_on.append(update)
         # Even if a row did not change: it may be durable, and what depends on it may be not.
@@ -305,9 +315,12 @@ class Rows:
                 headers = [*headers, WIPED]
             elif row is not None and row.state is not None and row.is_hidden:
                 headers = [*headers, HIDDEN]
+            if self._traces:
+                headers = [*headers, *self._traces.get((table.name, name), ())]
             out.append(Outgoing(table.topic, self._partition, name, value, headers))
         self._changed.clear()
         self._wiped.clear()
+        self._traces.clear()
         while len(self._kept) > _ROWS_KEPT:
             del self._kept[next(iter(self._kept))]
         return out

@@ -23,8 +23,10 @@ from functools import partial
 from typing import Final
 
 from headwater.monitoring.catalog import OUTCOMES as OUTCOMES_RECORDED
-from headwater.monitoring.catalog import PIPELINE_RECORDS, PIPELINE_UNITS, STAGE_SECONDS
+from headwater.monitoring.catalog import PIPELINE_RECORDS, STAGE_SECONDS
+from headwater.processors.log_fields import log_fields
 from headwater.processors.runs.claims import epoch_after
+from headwater.processors.trace_spans import unit_spans
 from headwater.schemas.codec import SchemaVersion, write_versions
 from headwater.schemas.errors import (
     BrokerUnavailable,
@@ -34,6 +36,7 @@ from headwater.schemas.errors import (
 )
 from headwater.schemas.newer import newer_schema_message, readable
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES
+from headwater.streams.clock import monotonic
 from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.readers import Offsets
 from headwater.streams.kafka.records import Incoming, Outgoing, position_of
@@ -52,6 +55,7 @@ from headwater.streams.pipeline.partition_lease import (
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.sweeps import Sweeps
+from headwater.streams.telemetry import telemetry
 
 log = logging.getLogger(__name__)
 
@@ -112,19 +116,16 @@ class CommitUnit:
 
     def add(self, batch: Batch, seconds: float) -> None:
         """Add a batch that was processed, with the time that it took."""
-        STAGE_SECONDS.observe(seconds, ("pipeline process",), len(batch.records))
+        STAGE_SECONDS.observe(seconds, ("pipeline process",))
         self.batches.append(batch)
         self._seconds += seconds
         self._last_s = seconds
 
     def count(self, append_s: float) -> None:
         """Count the records and outcomes of a unit that is durable, and the time of its append."""
-        PIPELINE_UNITS.add()
-        number = 0
+        STAGE_SECONDS.observe(append_s, ("pipeline append",))
         for batch in self.batches:
             PIPELINE_RECORDS.add((batch.topic,), len(batch.records))
-            number += len(batch.records)
-        STAGE_SECONDS.observe(append_s, ("pipeline append",), number)
         for status, outcomes in self.processing.output.statuses.items():
             OUTCOMES_RECORDED.add((status,), outcomes)
 
@@ -217,8 +218,9 @@ class PartitionRunner:
 
     async def prepare(self, partition: int) -> bool:
         """Acquire a partition, or verify a kept lease; return whether it is ready."""
-        async with self._locks[partition]:
-            return await self._lease(partition) is not None
+        with log_fields(partition=partition):
+            async with self._locks[partition]:
+                return await self._lease(partition) is not None
 
     async def process(self, batch: Batch) -> None:
         """Process a batch; when it returns, all records that follow from it are durable.
@@ -231,11 +233,12 @@ class PartitionRunner:
         waiting = self._waiting[batch.partition]
         waiting[batch] = None
         try:
-            async with self._locks[batch.partition]:
-                if batch in waiting:  # Otherwise an earlier unit included it.
-                    lease = await self._lease(batch.partition)
-                    if lease is not None:
-                        await self._process_unit(lease, waiting)
+            with log_fields(partition=batch.partition):
+                async with self._locks[batch.partition]:
+                    if batch in waiting:  # Otherwise an earlier unit included it.
+                        lease = await self._lease(batch.partition)
+                        if lease is not None:
+                            await self._process_unit(lease, waiting)
         finally:
             waiting.pop(batch, None)
 
@@ -249,11 +252,14 @@ class PartitionRunner:
             if rebalances != self._partitions.rebalances:
                 self._discard(partition)  # Another worker may have owned it meanwhile.
                 return
-            began_s = self._clock.now().at_s
+            began_s = monotonic()
             await self._topics.append(lease, unit.processing.results())
             lease.write(self.intake.memory)
             unit.done(waiting)
-            unit.count(self._clock.now().at_s - began_s)
+            unit.count(monotonic() - began_s)
+            exporter = telemetry()
+            if exporter is not None:
+                exporter.emit_all(unit_spans(unit.processing.output.traced, partition))
             for batch in unit.batches:
                 self._partitions.progress(partition, f"{batch.topic} up to {batch.end}")
 
@@ -305,7 +311,7 @@ class PartitionRunner:
     async def _tick(self, partition: int, *, checks_ends: bool) -> None:
         if self._partitions.phase(partition) is Phase.OWNED:
             lease = self._leases[partition]
-            with self._writable(partition):
+            with log_fields(partition=partition), self._writable(partition):
                 # Only an append returns the broker's time, and an idle worker makes none.
                 await self._clock.settle(partial(self._topics.renew_claim, lease))
                 await self._topics.append(

@@ -51,6 +51,7 @@ from headwater.streams.kafka.dead_letters import (
 )
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of, position_of
 from headwater.streams.kafka.state_store import StoreCorrupted
+from headwater.streams.pipeline.delivery_headers import trace_headers
 from headwater.streams.pipeline.partition_state import LookupKey, PartitionState
 from headwater.streams.pipeline.record_batch import RecordBatch
 
@@ -243,7 +244,7 @@ class Processing:
         kind, updates = self._provider_of(event).types[event.type], updates_of(result)
         if kind.fills_lookup:
             updates = tuple(update for update in updates if kind.owns(update.table))
-        self.state.rows.merge_delivery(updates)
+        self.state.rows.merge_delivery(updates, trace_headers(event))
         if event.user_id and isinstance(result, Normalized):
             self._seen.setdefault(event.user_id, []).append(event)
 
@@ -471,6 +472,7 @@ def admitted(
         body=delivery.body,
         headers=delivery.headers,
         origin=delivery.origin,
+        trace=delivery.trace,
         user_id=user,
         partition=record.partition,
         offset=first,

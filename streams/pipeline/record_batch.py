@@ -20,6 +20,7 @@ from headwater.processors.providers.results import (
     details_of,
     fields_text,
 )
+from headwater.processors.trace_context import delivery_context
 from headwater.processors.triggers.decide import RejectedEffect
 from headwater.schemas.codec import encode
 from headwater.schemas.errors import HeadwaterError
@@ -27,6 +28,7 @@ from headwater.schemas.records import EffectDecided, OutcomeRecorded, WebhookAdm
 from headwater.schemas.topics import EFFECTS, OUTCOMES
 from headwater.streams.kafka.dead_letters import ProcessingFailure, dead_letter
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing, position_of
+from headwater.streams.pipeline.delivery_headers import trace_headers
 
 #: Reason of a dead letter that lists the rejected records of a delivery that was processed.
 PARTIAL: Final = "partial"
@@ -43,6 +45,8 @@ class RecordBatch:
         self.records: list[Outgoing] = []
         #: Number of outcomes by status.
         self.statuses: defaultdict[str, int] = defaultdict(int)
+        #: Outcomes of deliveries with a trace, for the exporter of spans.
+        self.traced: list[OutcomeRecorded] = []
 
     def add(self, record: Outgoing) -> None:
         """Add a record."""
@@ -108,10 +112,15 @@ class RecordBatch:
             stage=self.stage,
             position=position_of(record),
             replay=event.replay,
+            trace=event.trace,
         )
         key = event.event_id.encode()
         value = encode(outcome)
-        self.records.append(Outgoing(OUTCOMES, self.partition, key, value, self.headers))
+        headers = self.headers
+        if event.trace:
+            headers = [*headers, *trace_headers(event)]
+            self.traced.append(outcome)
+        self.records.append(Outgoing(OUTCOMES, self.partition, key, value, headers))
 
     def effect(
         self, event: WebhookAdmitted, record: Incoming, effect: Effect | RejectedEffect
@@ -196,4 +205,5 @@ def effect_of(event: WebhookAdmitted, effect: Effect) -> EffectDecided:
         workflow=effect.workflow,
         instance_id=effect.instance_id,
         command=effect.command,
+        trace=delivery_context(event.event_id, event.trace).text,
     )

@@ -5,7 +5,6 @@ import contextlib
 import logging
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
@@ -26,6 +25,7 @@ from headwater.streams.kafka.idle_fetches import IDLE_FETCH_MS
 from headwater.streams.kafka.readers import read_records_at
 from headwater.streams.kafka.records import Outgoing, partition_of, text_of
 from headwater.streams.kafka.retrying import Retrying
+from headwater.streams.pipeline.delivery_headers import delivery_headers
 
 log = logging.getLogger(__name__)
 
@@ -310,7 +310,9 @@ class WebhookLog:
         values = [encode(delivery) for delivery in deliveries]
         for delivery, owner, value in zip(deliveries, owners, values, strict=True):
             partition = partition_of(owner.encode(), count)
-            yield Outgoing(WEBHOOKS, partition, delivery.event_id.encode(), value, _cloud(delivery))
+            provider = self._placement.providers.get(delivery.source)
+            headers = delivery_headers(delivery, "" if provider is None else provider.domain)
+            yield Outgoing(WEBHOOKS, partition, delivery.event_id.encode(), value, headers)
 
     def _leave(self, delivery: WebhookReceived, answer: _Answer) -> None:
         """Record that a caller no longer waits; withdraw a delivery without any callers."""
@@ -451,29 +453,3 @@ async def _kept_up(work: Callable[[], Awaitable[None]]) -> NoReturn:
         except Exception as error:
             log.exception("background work failed unexpectedly")
             await retrying.failed(error)
-
-
-def _cloud(delivery: WebhookReceived) -> list[tuple[str, bytes]]:
-    """Return the CloudEvents attributes of a delivery, binary mode of the Kafka binding."""
-    return [
-        _CE_VERSION,
-        _CONTENT_TYPE,
-        ("ce_id", delivery.event_id.encode()),
-        ("ce_source", _ce_source(delivery.source)),
-        ("ce_type", _ce_type(delivery.source, delivery.type)),
-        ("ce_subject", delivery.subject.encode()),
-    ]
-
-
-_CE_VERSION: Final = ("ce_specversion", b"1.0")
-_CONTENT_TYPE: Final = ("content-type", b"application/vnd.apache.avro")
-
-
-@lru_cache(maxsize=256)
-def _ce_source(source: str) -> bytes:
-    return f"/webhooks/{source}".encode()
-
-
-@lru_cache(maxsize=1024)
-def _ce_type(source: str, kind: str) -> bytes:
-    return f"{source}.{kind}".encode()

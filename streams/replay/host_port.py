@@ -8,6 +8,12 @@ import msgspec
 
 from headwater.processors.code.host_messages import CodeCommand
 from headwater.processors.runs.decisions import Reached, RetryPolicy
+from headwater.processors.trace_context import (
+    CURRENT,
+    TraceContext,
+    attempt_context,
+    context_of,
+)
 from headwater.streams.authoring.value_types import ValueType
 
 
@@ -18,6 +24,19 @@ class CurrentAttempt(msgspec.Struct, frozen=True, gc=False):
     number: int
     #: For example `order/order-1`.
     instance: str = ""
+    run: int = 0
+    #: Trace context of the run, as text.
+    trace: str = ""
+
+    def context(self) -> TraceContext | None:
+        """Return the trace context of the attempt, if its run has one."""
+        run = context_of(self.trace)
+        return None if run is None else attempt_context(run, self.key, self.number)
+
+    def enter(self) -> None:
+        """Make this the attempt that the running code belongs to."""
+        ATTEMPT.set(self)
+        CURRENT.set(self.context)
 
 
 #: The attempt that the running code belongs to. Log lines name it.

@@ -50,7 +50,7 @@ from headwater.streams.authoring.workflow_values import (
 from headwater.streams.replay import joins, loops
 from headwater.streams.replay.branches import Branch
 from headwater.streams.replay.hooks import Hook, hook_of
-from headwater.streams.replay.host_port import Call, Handler
+from headwater.streams.replay.host_port import ATTEMPT, Call, Handler
 from headwater.streams.replay.markers import Markers
 from headwater.streams.replay.step_log import StepLog
 
@@ -72,6 +72,16 @@ class Step(Markers):
         """Log lines of the run. Every call must be awaited."""
         # Created on every use: stored, it and its scope would form a reference cycle.
         return StepLog(self)
+
+    @property
+    def traceparent(self) -> str:
+        """W3C trace context, for requests to other services.
+
+        Within a callback it is that of the attempt, elsewhere that of the run.
+        """
+        attempt = None if self.run.loop.is_executing() else ATTEMPT.get()
+        context = None if attempt is None else attempt.context()
+        return (self.run.begin.trace if context is None else context.text).partition(" ")[0]
 
     @overload
     def do(

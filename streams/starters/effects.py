@@ -320,9 +320,11 @@ class Starter:
         return known
 
     def _letter(self, record: Incoming, failed: RejectedEffect) -> Outgoing:
-        log.warning("an effect is a dead letter: %s", failed.detail)
+        ids = _ids(record)
+        fields = {**ids, "partition": record.partition, "offset": record.offset}
+        log.warning("an effect is a dead letter: %s", failed.detail, extra=fields)
         failure = ProcessingFailure(STAGE, failed.reason, failed.detail, rule=failed.name)
-        return dead_letter(record, failure, now_ms=self._clock(), **_ids(record))
+        return dead_letter(record, failure, now_ms=self._clock(), **ids)
 
     async def _append_letters(self, letters: list[Outgoing]) -> None:
         if letters:
@@ -345,7 +347,7 @@ def _not_sent(send: EffectCommand, error: Exception) -> ReplySent:
 
 
 def _addressed(send: EffectCommand) -> Addressed:
-    return Addressed(send.workflow, send.instance_id, send.command, send.command_id)
+    return Addressed(*(send.workflow, send.instance_id), send.command, send.command_id, send.trace)
 
 
 def _ids(record: Incoming) -> dict[str, Any]:

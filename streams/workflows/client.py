@@ -17,6 +17,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
 
+from headwater.processors.trace_context import current_text
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable, Disposition, HeadwaterError
 from headwater.schemas.history import (
@@ -153,12 +154,16 @@ class OutcomeUnknown(HeadwaterError):
 
 
 class Addressed(msgspec.Struct, frozen=True):
-    """A command and its instance. Without an id, the client assigns one."""
+    """A command and its instance. Without an id, the client assigns one.
+
+    Without a trace, the command continues that of the current request.
+    """
 
     workflow: str
     instance_id: str
     command: Command
     command_id: str | None = None
+    trace: str = ""
 
 
 class _PendingCommand:
@@ -326,6 +331,7 @@ class WorkflowClient:
             sent_at_ms=self._clock(),
             reply_to=self._reply_to,
             command=addressed.command,
+            trace=addressed.trace or current_text(),
         )
         key = instance_key(addressed.workflow, addressed.instance_id).encode()
         partition = partition_of(key, self._commit.partitions)

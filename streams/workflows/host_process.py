@@ -35,6 +35,7 @@ from headwater.streams.code_host.host_channel import (
     crash_location,
 )
 from headwater.streams.code_host.library import library_folders
+from headwater.streams.log_lines import variables_for_host
 from headwater.streams.ownership.deadlines import SessionDeadlines
 from headwater.streams.workflows.app_environment import (
     environment_of_apps,
@@ -93,6 +94,7 @@ class HostOptions(NamedTuple):
         deadlines: No step of a partition starts after its deadline. Without, it always may.
         stall_s: Longest time that code may execute without yielding, in seconds.
         memory_max: Largest memory of the process, in bytes; 0 for any.
+        names_steps: Whether lines of its output for people begin with the step that prints them.
     """
 
     module: str = _CHILD
@@ -101,6 +103,7 @@ class HostOptions(NamedTuple):
     deadlines: SessionDeadlines | None = None
     stall_s: float = STALL_S
     memory_max: int = 0
+    names_steps: bool = False
 
     def variables(self) -> Mapping[str, str]:
         """Return the variables that the host sees."""
@@ -229,6 +232,7 @@ class HostProcess:
         record = CrashRecord.create()
         options, code = self._options, self._code
         shared = -1 if options.deadlines is None else options.deadlines.descriptor
+        log = variables_for_host(self._app, names_steps=options.names_steps)
         inherited = [
             descriptor
             for descriptor in (child_end.fileno(), record.descriptor, shared)
@@ -242,7 +246,7 @@ class HostProcess:
                 *(str(options.memory_max), "" if code is None else str(code.folder)),
                 *(self._app, *self._schedules),
                 pass_fds=inherited,
-                env=self._environment,
+                env={**self._environment, **log},
                 stdin=asyncio.subprocess.DEVNULL,
                 cwd=None if code is None else code.scratch or code.folder,
             )

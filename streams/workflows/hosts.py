@@ -31,8 +31,6 @@ log = logging.getLogger(__name__)
 _MESSAGES_MAX: Final = 50_000
 #: Longest time that a rebalance waits for code that is executing.
 _CAUGHT_UP_S: Final = 2.0
-#: Main program of a host that prefixes lines of output with their steps.
-NAMED_OUTPUT: Final = "headwater.streams.code_host.named_output"
 
 
 class Hosts:
@@ -345,7 +343,8 @@ class Reloading:
         differing = [run for run in replays.runs if not run.fits]
         for run in differing[:_SHOWN]:
             instance = f"{run.workflow_name}/{run.instance_id}"
-            log.warning("%s no longer fits its code: %s", instance, run.reason)
+            fields = {"instance": instance, "run": run.run_number}
+            log.warning("%s no longer fits its code: %s", instance, run.reason, extra=fields)
         if len(differing) > _SHOWN:
             log.warning("… and %d more", len(differing) - _SHOWN)
         fit = len(replays.runs) - len(differing)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import Any, Final
 
 from headwater.monitoring.catalog import ERRORS_CONTAINED
+from headwater.processors.log_fields import set_log_fields
 from headwater.schemas.history import HistoryAppended
 from headwater.streams.clock import monotonic
 from headwater.streams.engine.driver import Driver
@@ -115,6 +116,7 @@ class Restoring:
 
     async def _restore(self, partition: Partition) -> None:
         number = partition.number
+        set_log_fields(partition=number)
         retrying = Retrying(log, f"partition {number}: a state has to be restored")
         try:
             while self._driver.drives(partition) and partition.owner.has_damaged:

@@ -196,7 +196,11 @@ class Outbox:
             return command, value
         what = f"{command.workflow}/{command.instance_id}"
         message = f"expected a command of at most {MAX_VALUE_BYTES} bytes, found {len(value)}"
-        log.error("the command %s to %s is dropped: %s", command.command_id, what, message)
+        log.error(
+            "the command %s to %s is dropped: %s",
+            *(command.command_id, what, message),
+            extra={"instance": what},
+        )
         refused = Rejection(RECORD_TOO_LARGE, message)
         notice = refusal_notice(command, refused, None, self._clock())
         return notice, b"" if notice is None else encode(notice)

@@ -15,6 +15,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from headwater.monitoring.monitor import Monitor
+from headwater.processors.log_fields import set_log_fields
 from headwater.schemas.errors import (
     BrokerUnavailable,
     NewerSchema,
@@ -206,7 +207,8 @@ class Ownership:
         if not self._driver.drives(partition):
             return
         number = partition.number
-        log.warning("restoring partition %s again: %s", number, reason)
+        fields = {"partition": number}
+        log.warning("restoring partition %s again: %s", number, reason, extra=fields)
         is_assigned = self._partitions.phase(number) is not Phase.UNASSIGNED
         self._release(number)
         if is_assigned:
@@ -228,6 +230,7 @@ class Ownership:
             self._handover.released(partition)
 
     async def _acquire(self, number: int, pause_s: float) -> None:
+        set_log_fields(partition=number)
         await asyncio.sleep(pause_s)
         while self._is_acquiring(number):
             try:

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeAlias
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from headwater.processors.trace_context import context_of
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import Post
 from headwater.schemas.topics import MAX_RECORD_BYTES, WORKFLOW_HISTORY, is_own_topic
@@ -206,7 +207,7 @@ class Publisher:
             (post.value or "null").encode(),
             key=key,
             partition=partition_of(key or sender.encode(), count),
-            headers=[("headwater-id", f"{sender}#{post.number}".encode())],
+            headers=[("headwater-id", f"{sender}#{post.number}".encode()), *_trace_of(post)],
         )
         return acknowledged
 
@@ -221,6 +222,11 @@ class Publisher:
                 producer._sender.sender_task.cancel()  # noqa: SLF001 (nothing else ends it)
                 await producer.client.close()
             await asyncio.gather(stopping, return_exceptions=True)
+
+
+def _trace_of(post: Post) -> list[tuple[str, bytes]]:
+    context = context_of(post.trace)
+    return [] if context is None else [(name, text.encode()) for name, text in context.headers()]
 
 
 class Publishing:

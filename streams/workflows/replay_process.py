@@ -191,16 +191,16 @@ class _Check:
         self, lines: asyncio.StreamReader, process: asyncio.subprocess.Process, within_s: float
     ) -> tuple[bytes, str]:
         """Return the next line of a process, or why there is none."""
-        until_s = min(asyncio.get_running_loop().time() + within_s, self.deadline_s)
+        within_s = min(within_s, self.deadline_s - asyncio.get_running_loop().time())
         try:
-            async with asyncio.timeout_at(until_s):
+            async with asyncio.timeout(within_s):
                 line = await lines.readline()
                 if line.endswith(b"\n"):
                     return line, ""
             async with asyncio.timeout(_EXIT_S):
                 code = await process.wait()
         except TimeoutError:
-            return b"", f"was not over within {within_s:g} s"
+            return b"", f"was not over within {within_s:.3g} s"
         except ValueError:
             return b"", f"has a result of more than {_LINE_MAX} bytes"
         return b"", f"ended its process: it {describe_exit(code)}"

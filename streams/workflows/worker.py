@@ -34,7 +34,7 @@ from headwater.streams.workflows.command_reader import CommandHandling
 from headwater.streams.workflows.history_lease import Append, Outcome, OwnershipLost
 from headwater.streams.workflows.history_metrics import count_records
 from headwater.streams.workflows.host_process import HostOptions
-from headwater.streams.workflows.hosts import NAMED_OUTPUT, Hosts, Reloading
+from headwater.streams.workflows.hosts import Hosts, Reloading
 from headwater.streams.workflows.housekeeping import Checkpoints, Housekeeping
 from headwater.streams.workflows.incidents import Incidents, Restoring
 from headwater.streams.workflows.instance_stores import InstanceStores
@@ -178,8 +178,8 @@ class WorkflowWorker:
 
     def _make_hosts(self, code: WorkerCode) -> Hosts:
         threads_max, deadlines = self._bounds.threads_max, self._deadlines
-        options = HostOptions(NAMED_OUTPUT) if code.reload else HostOptions()
-        options = options._replace(
+        options = HostOptions(
+            names_steps=code.reload,
             environment=environment_of_apps(self._bounds.passed),
             threads_max=threads_max,
             deadlines=deadlines,

@@ -5,6 +5,8 @@ from typing import Any
 
 from headwater import Retry, Step, WorkflowEvent, workflow
 
+SOON = Retry(limit=math.inf, delay="200 ms", backoff="constant")
+
 
 def refuse() -> None:
     """Fails."""
@@ -14,5 +16,4 @@ def refuse() -> None:
 @workflow("failing")
 async def failing(_: WorkflowEvent[Any], step: Step) -> None:
     """Never gets beyond its only step."""
-    retry = Retry(limit=math.inf, delay="200 milliseconds", backoff="constant")
-    await step.do("refuse", refuse, retry=retry)
+    await step.do("refuse", refuse, retries=SOON)

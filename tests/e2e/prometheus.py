@@ -19,7 +19,7 @@ _WAITS = re.compile(r"^( +for:) \w+$", re.MULTILINE)
 _WINDOWS = re.compile(r"\[\d+[mh]\]")
 #: Ages that are compared with a limit of minutes.
 _AGES = re.compile(r"(_seconds(?:\{[^}]*\})?\)) > \d+")
-_SECONDS_AGO = "10s"
+_SECONDS_AGO = "30s"
 
 
 def impatient(rules: str) -> str:
@@ -55,7 +55,7 @@ def need_prometheus() -> str:
 
 @contextmanager
 def prometheus(directory: Path, port: int, targets: Mapping[str, str]) -> Iterator[Prometheus]:
-    """Run a Prometheus that scrapes processes every second.
+    """Run a Prometheus that scrapes processes every three seconds.
 
     Args:
         directory: For its files.
@@ -65,7 +65,12 @@ def prometheus(directory: Path, port: int, targets: Mapping[str, str]) -> Iterat
     program = need_prometheus()
     directory.mkdir()
     configuration = yaml.safe_load((DEPLOYED / "prometheus.yml").read_text())
-    configuration["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    # A busy machine may take seconds to answer.
+    configuration["global"] = {
+        "scrape_interval": "3s",
+        "scrape_timeout": "3s",
+        "evaluation_interval": "1s",
+    }
     configuration["scrape_configs"] = [
         {
             "job_name": "headwater",

@@ -483,6 +483,21 @@ def test_the_console_shows_a_delivery_and_has_it_replayed(system: System, visito
     assert "daily_summary 1" in user
 
 
+def test_the_console_shows_the_rows_of_a_user_and_the_parts_of_the_system(
+    system: System, visitor: Visitor
+):
+    kept = post(system, daily(122, 3, 78, known=True))
+    expect_outcome(system, kept, "processed")
+    at = "/console/rows?user_id=user_122&table=daily_summary"
+    system.wait(lambda: "2026-06-03" in words(visitor.page(at)), "the row to be shown")
+    assert re.search(r"user_122 garmin 2026-06-03.* 78 ", words(visitor.page(at)))
+    found = visitor.client.get("/console/search", params={"q": "user_122"})
+    assert found.url.path == "/console/users"
+    parts = words(visitor.page("/console/system"))
+    assert "webhooks" in parts
+    assert "terra" in parts
+
+
 def test_the_console_puts_dead_letters_back_one_or_all_of_a_reason(
     system: System, visitor: Visitor
 ):

@@ -4,6 +4,7 @@ Method: a real broker, a real Postgres and our parts as processes; deliveries ar
 while one part is killed with kill -9 (or a worker joins and leaves) at moments drawn from a seed.
 """
 
+import asyncio
 import itertools
 import os
 import random
@@ -16,15 +17,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx2
+import msgspec
 import psutil  # type: ignore[import-untyped]  # its stubs are not among our packages
+import psycopg
 import pytest
 
+from headwater.processors.auditor.receipts import Receipt, is_body, is_signed
+from headwater.schemas.topics import OUTCOMES
+from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.readers import read_partition
+from headwater.streams.kafka.records import Outgoing
 from tests.e2e import dying_worker
 from tests.e2e.deliveries import mixed
 from tests.e2e.prometheus import Prometheus, need_prometheus, prometheus
-from tests.e2e.system import System, free_port, opened, under_load
+from tests.e2e.system import ADMIN, PARTITIONS, System, free_port, opened, under_load
 from tests.waiting import ANSWERED_WITHIN_S
 
 DELIVERIES = 1_500
@@ -129,6 +139,9 @@ def test_workers_that_die_in_the_middle_of_a_commit_unit_lose_nothing(system: Sy
 
 def test_everything_killed_at_once_loses_nothing(system: System):
     system.settings["TMPDIR"] = str(system.directory)
+    system.settings["HEADWATER_AUDITOR"] = "true"
+    system.kill("project")
+    system.start("project")
     before = len(system.outcomes())
     with under_load(system, 4, at_once=50, pause_s=0.3):
         system.wait(lambda: len(system.outcomes()) > before, "the first outcomes")
@@ -146,7 +159,111 @@ def test_everything_killed_at_once_loses_nothing(system: System):
             os.kill(killed, signal.SIGKILL)
             system.wait(partial(both_work, system, part, killed), f"{part} to be two again")
     check(system)
+    assert_nothing_lost(system)
     stop_together(system)
+
+
+def audited(system: System) -> dict[str, Any]:
+    """What the auditor has reported; empty if it has not yet."""
+    answer = httpx2.get(f"{system.url()}/admin/auditor", headers=ADMIN, timeout=ANSWERED_WITHIN_S)
+    return answer.json() if answer.is_success else {}
+
+
+def open_laws(system: System) -> set[str]:
+    """The laws of open findings."""
+    return {one["law"] for one in audited(system).get("findings", ()) if one["ended"] is None}
+
+
+def assert_nothing_lost(system: System) -> None:
+    """The auditor has verified each delivery that was ever sent, whatever was killed."""
+    number = len(system.outcomes())
+
+    def is_verified() -> bool:
+        report = audited(system)
+        read = (report.get("deliveries"), report.get("waiting"), report.get("caught_up"))
+        return read == (number, 0, True)
+
+    try:
+        system.wait(is_verified, f"{number} deliveries to be verified")
+    except AssertionError as waited:
+        raise AssertionError(f"{audited(system)}\n{waited}") from None
+    report = audited(system)
+    assert (report["lost"], report["findings"]) == (0, []), report
+
+
+def test_the_auditor_finds_a_changed_row_and_a_removed_outcome(system: System):
+    system.settings |= {"HEADWATER_AUDITOR": "true", "HEADWATER_AUDITOR_ROWS": "50000"}
+    system.settings["HEADWATER_AUDIT_KEYS"] = AUDIT_KEY
+    for part in ("gateway", "project"):
+        system.kill(part)
+        system.start(part)
+    system.deliver(mixed(6, 50))
+    system.check()
+    assert_nothing_lost(system)
+    with psycopg.connect(system.dsn) as connection:
+        changed = connection.execute(CHANGE_A_ROW).rowcount
+    assert changed == 1
+    removed = min(system.outcomes())
+    check_receipt(system, removed)
+    outcome = asyncio.run(outcome_of(system, removed))
+    asyncio.run(append(system, outcome._replace(value=None, headers=None)))
+    found = {"row_differs", "outcome_removed"}
+    system.wait(lambda: open_laws(system) == found, "both to be found")
+    with psycopg.connect(system.dsn) as connection:
+        connection.execute(CHANGE_IT_BACK)
+    system.wait(lambda: open_laws(system) == {"outcome_removed"}, "the row to be right again")
+    asyncio.run(append(system, outcome))
+    system.wait(lambda: open_laws(system) == set(), "the outcome to be there again")
+
+
+AUDIT_KEY = "a-key-of-the-audit-log-0123456789"
+
+
+def check_receipt(system: System, event_id: str) -> None:
+    """A receipt has the position and the hash of a delivery, and is signed."""
+    url = f"{system.url()}/admin/deliveries/{event_id}/receipt"
+    answer = httpx2.get(url, headers=ADMIN, timeout=ANSWERED_WITHIN_S)
+    receipt = msgspec.json.decode(answer.content, type=Receipt)
+    body = {
+        (partition, offset): one.body
+        for partition, offset, one in system.raw()
+        if one.event_id == event_id
+    }[receipt.partition, receipt.offset]
+    assert is_signed(receipt, [AUDIT_KEY])
+    assert is_body(receipt, body)
+    assert receipt.outcome is not None
+    assert (receipt.outcome.status, receipt.outcome.reason) == system.outcomes()[event_id]
+
+
+#: A value of one row, as by hand.
+CHANGE_A_ROW = """
+update daily_summary set steps = steps + 1 where (user_id, source, datetime) =
+(
+    select user_id, source, datetime from daily_summary where steps is not null
+    order by user_id, source, datetime limit 1
+)
+"""
+CHANGE_IT_BACK = CHANGE_A_ROW.replace("steps + 1", "steps - 1")
+
+
+async def outcome_of(system: System, event_id: str) -> Outgoing:
+    """The last outcome of a delivery."""
+    cluster, key = Cluster(system.bootstrap), event_id.encode()
+    outcomes = [
+        Outgoing(OUTCOMES, partition, key, record.value, list(record.headers))
+        for partition in range(PARTITIONS)
+        async for records in read_partition(cluster, [OUTCOMES], partition)
+        for record in records
+        if record.key == key
+    ]
+    return outcomes[-1]
+
+
+async def append(system: System, record: Outgoing) -> None:
+    """Append a record, as a tool for Kafka does."""
+    appender = Appender(cluster=Cluster(system.bootstrap), client_id="a-tool")
+    await appender.append([record])
+    await appender.stop()
 
 
 #: The commands that run as several processes.
@@ -204,6 +321,8 @@ RUNNING_ALERTS = {"HeadwaterDeadLetters", "HeadwaterStepsFailing"}
 GONE_ALERTS = {"HeadwaterDown", "HeadwaterPartitionStuck", "HeadwaterProjectionLate"}
 
 
+#: Rules look back for half a minute, and count rows once a minute.
+@pytest.mark.timeout(900)
 def test_faults_raise_their_alerts(system: System):
     """Dead letters, a failing step, a full disk, a partition without reader, a late projector."""
     need_prometheus()

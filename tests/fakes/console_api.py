@@ -292,6 +292,9 @@ class MemoryApi:
 
 
 METRICS: Final = """\
+headwater_lag_records{group="headwater-intake",topic="webhooks",partition="0"} 0.0
+headwater_lag_records{group="headwater-projector",topic="daily-summary",partition="0"} 12.0
+headwater_lag_seconds{group="headwater-projector",topic="daily-summary",partition="0"} 1.5
 headwater_webhook_received_total{source="terra",outcome="accepted"} 1254.0
 headwater_webhook_verify_failures_total{source="terra",reason="stale"} 2.0
 headwater_webhook_append_seconds_bucket{le="0.0025"} 1100.0

@@ -9,7 +9,7 @@ import pytest
 from headwater.streams.engine.driver import Driver
 from headwater.streams.workflows.host_process import HostOptions
 from headwater.streams.workflows.host_supervisor import HostSupervisor
-from headwater.streams.workflows.hosts import NAMED_OUTPUT, AppChanged, Hosts, Reloading, folder_of
+from headwater.streams.workflows.hosts import AppChanged, Hosts, Reloading, folder_of
 
 ONE = """
 from headwater import workflow
@@ -33,7 +33,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def play(act: Callable[[list[HostSupervisor], asyncio.Task[None]], Awaitable[None]]) -> None:
     async def acts() -> None:
         driver = Driver(partitions=1)
-        hosts = Hosts(["reloaded_one", "reloaded_two"], driver, HostOptions(NAMED_OUTPUT))
+        hosts = Hosts(["reloaded_one", "reloaded_two"], driver, HostOptions(names_steps=True))
         await hosts.start()
         watching = asyncio.create_task(Reloading(hosts, list).run())
         try:

@@ -273,7 +273,6 @@ def test_runs_that_may_need_a_person_are_grouped_by_workflow_state_and_error(mig
         "tried-once": [failed_attempt(1), RunSuspended()],
         "tried-again": [failed_attempt(1), failed_attempt(2), RunSuspended()],
         "tried-and-done": [failed_attempt(1), failed_attempt(2), step("a", 0), RunCompleted("1")],
-        "silent": [],
         "done": [RunCompleted("1")],
     }.items():
         log.write(name, RunStarted("{}", "s"), *ends)
@@ -283,14 +282,13 @@ def test_runs_that_may_need_a_person_are_grouped_by_workflow_state_and_error(mig
             groups = await failed_runs(reader, datetime.fromtimestamp(START_MS / 1_000, UTC))
             found = {(group.state, group.error): group for group in groups}
             assert found.keys() == {
-                ("errored", "CardError"), ("errored", "E"), ("retrying", "Away"), ("silent", ""),
+                ("errored", "CardError"), ("errored", "E"), ("retrying", "Away"),
             }  # fmt: skip
             declined = found["errored", "CardError"]
             assert (declined.workflow, declined.runs, declined.new) == ("order", 2, 2)
             assert (declined.instance_id, declined.message) == ("declined-2", "second")
             assert declined.first_at < declined.last_at
             assert found["retrying", "Away"].instance_id == "tried-again"
-            assert found["silent", ""].instance_id == "silent"
             assert {group.new for group in await failed_runs(reader)} == {0}
             page = await Workflows(reader).instances("order", error_name="CardError", limit=9)
             assert [row.id for row in page.rows] == ["declined-2", "declined-1"]
@@ -302,7 +300,7 @@ def test_runs_that_may_need_a_person_are_grouped_by_workflow_state_and_error(mig
 def test_failed_runs_are_found_without_looking_at_the_others(crowded: str):
     names = template("workflow_names_of_instances").format(of_authors=sql.SQL("name is not null"))
     query = b"explain (costs off) " + filled("failed_runs", workflows=names)
-    bound = {"since": "infinity", "limit": 1000, "groups": 100, "silent_s": 3600}
+    bound = {"since": "infinity", "limit": 1000, "groups": 100}
     with psycopg.connect(crowded) as connection:
         result = connection.execute(query, bound).fetchall()
     plan = "\n".join(line for (line,) in result)

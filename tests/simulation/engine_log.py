@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 
+from headwater.processors.auditor.histories import HistoryFold, HistoryState
 from headwater.processors.code.state import CONTAINERS, CodeRun, Entry
 from headwater.processors.graph.state import GraphRun
 from headwater.processors.runs.claims import Claims
@@ -276,6 +277,7 @@ class Partition:
         #: The offset up to which commands are replied to.
         self.replied = 0
         self.disk = Disk()
+        self.audited = HistoryFold(number, HistoryState())
 
     def append(self, data: bytes) -> int:
         """The record lands; gives its offset."""
@@ -283,6 +285,9 @@ class Partition:
         self.history.append(record)
         offset = len(self.history) - 1
         self.reader.read(offset, record)
+        self.audited.apply(offset, record)
+        for law, subject, detail in self.audited.violations():
+            raise Violation(f"the auditor finds {law} of {subject}: {detail}")
         return offset
 
     def check_in_time(self, data: bytes) -> None:

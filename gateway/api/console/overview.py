@@ -1,6 +1,5 @@
 """Overview and failures: whether the system is ready, how fresh it is, and what needs attention."""
 
-import re
 from asyncio import gather
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,21 +9,21 @@ from typing import Any, Final, NamedTuple
 from litestar import Response
 
 from headwater.gateway.api.console.api_client import ApiResponse
+from headwater.gateway.api.console.glance import furthest_behind, glance_of, lags_of, samples_of
 from headwater.gateway.api.console.page_context import PageContext
-from headwater.gateway.api.console.rendering import moment
 
 #: Newest deliveries on the overview, and how many are read for it: refused sign-ins are left out.
 _NEWEST: Final = 8
 _NEWEST_READ: Final = 40
 #: States of failures, the most urgent first.
-_STATES: Final = ("errored", "silent", "retrying", "dead", "parked")
+_STATES: Final = ("errored", "stuck", "retrying", "dead", "parked")
 
 
 class Attention(NamedTuple):
     """Failures with the same state.
 
     Attributes:
-        state: errored, silent, retrying, dead or parked.
+        state: errored, stuck, retrying, dead or parked.
         number: How many there are, up to a limit.
         new: How many of them since they were last seen.
         reasons: Names of the errors, or reasons, the most frequent first.
@@ -77,6 +76,7 @@ async def overview(context: PageContext) -> Response[bytes]:
     authors = [row for row in _rows(instances, "instances") if not row["built_in"]]
     # A wrong key of the console is a refused request without a source.
     shown = [row for row in _rows(newest, "rows") if row["source"]]
+    samples = list(samples_of(metrics.answer.body.decode(errors="replace")) if metrics.ok else ())
     return context.render(
         "overview.html",
         "",
@@ -92,11 +92,11 @@ async def overview(context: PageContext) -> Response[bytes]:
         instance_counts=_counts(authors, "status", "instances"),
         built_in=sum(row["instances"] for row in _rows(instances, "instances") if row["built_in"]),
         progress=progress,
-        projections=projections_of(_rows(progress, "positions")),
         newest=newest,
         newest_rows=shown[:_NEWEST],
         since=since,
-        glance=glance_of(metrics.answer.body.decode(errors="replace")) if metrics.ok else (),
+        glance=glance_of(samples) if samples else (),
+        lags=furthest_behind(lags_of(samples)),
     )
 
 
@@ -124,62 +124,3 @@ def _counts(rows: Iterable[Mapping[str, Any]], name: str, number: str) -> Counte
     for row in rows:
         counts[row[name]] += row[number]
     return counts
-
-
-def projections_of(positions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the progress of projections: records read, and when some were last applied."""
-    projections: dict[str, dict[str, Any]] = {}
-    for position in positions:
-        name = position["projection"]
-        projection = projections.setdefault(name, {"name": name, "records": 0, "applied_at": None})
-        projection["records"] += position["next_offset"]
-        times = [at for at in (projection["applied_at"], position["applied_at"]) if at]
-        projection["applied_at"] = max(times, key=moment, default=None)
-    return list(projections.values())
-
-
-# -- metrics at a glance
-
-#: A sample in Prometheus' text format, without its time.
-_SAMPLE: Final = re.compile(r"^(?P<name>[a-z_]+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)")
-_LE: Final = re.compile(r'le="([^"]+)"')
-#: Share of the measurements that are at most as long as the duration that is shown.
-_SHARE: Final = 0.95
-
-
-def glance_of(text: str) -> list[tuple[str, str]]:
-    """Return the metrics of a gateway that an operator looks at first: name and value."""
-    totals, buckets = Counter[str](), dict[str, Counter[float]]()
-    for line in text.splitlines():
-        sample = _SAMPLE.match(line)
-        if sample is None:
-            continue
-        name, value = sample["name"], float(sample["value"])
-        if name.endswith("_bucket"):
-            bound = _LE.search(sample["labels"] or "")
-            if bound is not None:
-                histogram = buckets.setdefault(name.removesuffix("_bucket"), Counter())
-                histogram[float(bound[1])] += value  # type: ignore[assignment]
-        else:
-            totals[name] += value  # type: ignore[assignment]
-    shown = [
-        ("Requests to sources", _number(totals["headwater_webhook_received_total"])),
-        ("Refused signatures", _number(totals["headwater_webhook_verify_failures_total"])),
-        ("Duplicates", _number(totals["headwater_dedupe_suppressed_total"])),
-        ("Append to Kafka, 95 %", _duration(buckets.get("headwater_webhook_append_seconds"))),
-        ("Event loop late, 95 %", _duration(buckets.get("headwater_event_loop_late_seconds"))),
-    ]
-    return [(name, value) for name, value in shown if value]
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _duration(histogram: Mapping[float, float] | None) -> str:
-    """Return the bound of the bucket that has a share of all measurements."""
-    total = max((histogram or {}).values(), default=0)
-    if histogram is None or not total:
-        return ""
-    bound = min(bound for bound, count in histogram.items() if count >= _SHARE * total)
-    return f"at most {bound * 1000:g} ms" if bound != float("inf") else "over the last bucket"

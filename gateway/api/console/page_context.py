@@ -39,6 +39,7 @@ SECTIONS: Final = (
     Section("quality", "Quality", "q"),
     Section("system", "System", "s"),
     Section("audit", "Audit", "a"),
+    Section("auditor", "Auditor", "r"),
     Section("keys", "Keys", "k"),
 )
 #: Confirmations by the value of the parameter `done` in the address of a page. The text itself is

@@ -60,6 +60,7 @@ _PAGES: Final[Mapping[str, View]] = {
     "/system": views.system,
     "/search": views.search,
     "/audit": views.audit,
+    "/auditor": views.auditor,
     "/keys": views.keys,
 }
 #: Seconds that browsers cache style sheet and script; their addresses change with the content.

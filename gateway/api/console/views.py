@@ -2,15 +2,16 @@
 
 import re
 from asyncio import gather
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from litestar import Response
 
 from headwater.gateway.api.console.api_client import ApiResponse
+from headwater.gateway.api.console.glance import lags_of, samples_of
 from headwater.gateway.api.console.page_context import PageContext
-from headwater.gateway.api.console.rendering import BASE, redirect
+from headwater.gateway.api.console.rendering import BASE, moment, redirect
 from headwater.gateway.client.dead_letters import body_of
 from headwater.gateway.client.requests import path
 from headwater.processors.api_keys import Role, Scope
@@ -124,22 +125,38 @@ async def why(context: PageContext) -> Response[bytes]:
 async def system(context: PageContext) -> Response[bytes]:
     """Parts of the system: readiness, sources, projections, rebuilds, and who executes runs."""
     get = context.api.get
-    ready, progress, rebuilds, ownership, sources = await gather(
+    ready, progress, rebuilds, ownership, sources, metrics = await gather(
         get("/health/ready"),
         get("/admin/projections"),
         get("/admin/rebuilds"),
         get("/v1/diagnostics/ownership"),
         get("/admin/quality", [("weeks", _SOURCE_WEEKS)]),
+        get("/metrics"),
     )
+    samples = list(samples_of(metrics.answer.body.decode(errors="replace")) if metrics.ok else ())
     return context.render(
         "system.html",
         "system",
         ready=ready.data["parts"],
         response=progress,
+        projections=projections_of(progress.data["positions"]) if progress.ok else (),
         rebuilds=rebuilds,
         ownership=ownership,
         sources=sources,
+        lags=lags_of(samples),
     )
+
+
+def projections_of(positions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the progress of projections: records read, and when some were last applied."""
+    projections: dict[str, dict[str, Any]] = {}
+    for position in positions:
+        name = position["projection"]
+        projection = projections.setdefault(name, {"name": name, "records": 0, "applied_at": None})
+        projection["records"] += position["next_offset"]
+        times = [at for at in (projection["applied_at"], position["applied_at"]) if at]
+        projection["applied_at"] = max(times, key=moment, default=None)
+    return list(projections.values())
 
 
 async def audit(context: PageContext) -> Response[bytes]:
@@ -170,6 +187,12 @@ def resource_address(resource: str) -> str:
         if match is not None and "sha256:" not in resource:
             return BASE + page.format(*match.groups())
     return ""
+
+
+async def auditor(context: PageContext) -> Response[bytes]:
+    """What the auditor has verified, and its findings."""
+    response = await context.api.get("/admin/auditor")
+    return context.render("auditor.html", "auditor", response=response)
 
 
 async def keys(context: PageContext) -> Response[bytes]:

@@ -347,16 +347,15 @@ def _needs_check(deployments: Deployments, record: DeploymentActivated) -> bool:
 
 def _divergence(created: DeploymentCreated, report: ReplayReport) -> str:
     """Return why a deployment should not be activated; "" if no open run speaks against it."""
-    what = f"expected open runs that would continue on {created.id} to fit it"
-    advice = f"`headwater deployments check {created.id}` shows the report; fix the code, or force"
     moving = [run for run in report.diverged if run.moves]
-    if moving:
-        names = ", ".join(f"{run.workflow_name}/{run.instance_id}" for run in moving[:_NAMED])
-        problem = f"{len(moving)} that do not, such as {names}: {moving[0].reason}"
-        return f"{what}, found {problem}; {advice} the activation"
-    if report.error and any(workflow.latest for workflow in created.workflows):
-        return f"{what}, found that it cannot be loaded: {report.error}; {advice} the activation"
-    return ""
+    if not moving:
+        return ""
+    names = ", ".join(f"{run.workflow_name}/{run.instance_id}" for run in moving[:_NAMED])
+    return (
+        f"expected open runs that would continue on {created.id} to fit it, found {len(moving)} "
+        f"that do not, such as {names}: {moving[0].reason}; `headwater deployments check "
+        f"{created.id}` shows the report; fix the code, or force the activation"
+    )
 
 
 def _require_outcome(outcome: DeploymentOutcome, kind: type[Any]) -> Any:  # noqa: ANN401 (of that kind)

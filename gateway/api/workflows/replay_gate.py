@@ -109,6 +109,9 @@ class ReplayGate:
             if not histories:
                 return ReplayReport(runs=[], not_replayed=skipped)
             report = await self._replay(deployment, histories)
+            if report.error:
+                moving = [run for run in chosen if run.follows_activation]
+                report = _with_all(report, moving, [])
             return msgspec.structs.replace(report, not_replayed=[*skipped, *report.not_replayed])
 
     async def check_moves(

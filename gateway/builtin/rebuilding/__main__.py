@@ -145,7 +145,7 @@ async def _exit_with_parent(parent: int) -> NoReturn:
 def main() -> NoReturn:
     """Run the rebuild with the id in the command-line argument."""
     settings = load_settings()
-    begin_service(settings)
+    begin_service(settings, "rebuild")
     collect_seldom()
     sys.exit(uvloop.run(_run(settings, sys.argv[1])))
 

@@ -128,7 +128,7 @@ def _write(data: bytes) -> None:
 def main() -> NoReturn:
     """Run the `ReadRequest` in the command-line argument."""
     settings = load_settings()
-    begin_service(settings)
+    begin_service(settings, "rebuild-reader")
     collect_seldom()
     sys.exit(uvloop.run(_read(settings, msgspec.json.decode(sys.argv[1], type=ReadRequest))))
 

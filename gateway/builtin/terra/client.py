@@ -41,6 +41,7 @@ from headwater.gateway.builtin.terra.scheduler import (
     retry_after_s,
 )
 from headwater.gateway.settings.terra import TerraAccess
+from headwater.processors.trace_context import current_context
 from headwater.schemas.errors import PARSE_ERRORS
 
 A = TypeVar("A")
@@ -337,8 +338,14 @@ class Terra:
                 if event.endswith("receive_response_headers.started"):
                     whole.reschedule(loop.time() + _WHOLE_S)
 
-            extensions = {"trace": trace}
-            return await self._http[lane].request(method, path, extensions=extensions, **more)
+            context = current_context()
+            return await self._http[lane].request(
+                method,
+                path,
+                headers=context.headers() if context else None,
+                extensions={"trace": trace},
+                **more,
+            )
 
     def _url(self, path: str) -> str:
         """Return the URL of a path of the API; the widget session may be on another host."""

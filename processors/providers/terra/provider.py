@@ -150,6 +150,7 @@ def _with_ranges(ranges: Ranges) -> Provider:
 
 TERRA: Final = Provider(
     name="terra",
+    domain="co.tryterra",
     # Terra's dashboard accepts only a host name, and has used four paths over the years.
     more_paths=("/webhook/terra", "/webhook", "/terra", "/"),
     scheme=SCHEMES["terra"],

@@ -26,7 +26,7 @@ EVENT_LOOP_BLOCKED: Final = Counter(
 #: Stages of a record: see docs/metrics.md.
 STAGE_SECONDS: Final = Histogram(
     "headwater_stage_seconds",
-    "Seconds that records spent in a stage; all records of a batch count as its oldest one.",
+    "Seconds that records waited, or that a batch took; waits are those of its oldest record.",
     ("stage",),
 )
 HTTP_PROBLEMS: Final = Counter(
@@ -64,9 +64,6 @@ DISK_SIZE: Final = Gauge("headwater_disk_size_bytes", "Size of the disk with the
 
 PIPELINE_RECORDS: Final = Counter(
     "headwater_pipeline_records", "Records that were processed, by topic.", ("topic",)
-)
-PIPELINE_UNITS: Final = Counter(
-    "headwater_pipeline_units", "Commit units: batches whose results were appended together."
 )
 OUTCOMES: Final = Counter(
     "headwater_delivery_outcomes",
@@ -181,6 +178,32 @@ PROJECTION_AGE: Final = Gauge(
     "headwater_projection_age_seconds",
     "How old the rows are: the age of the oldest record that is not applied; 0 if all are.",
     ("projection",),
+)
+
+# -- the auditor
+
+AUDITOR_DELIVERIES: Final = Gauge(
+    "headwater_auditor_deliveries",
+    "Deliveries that the auditor has read: settled, waiting, parked, unproven or lost.",
+    ("state",),
+)
+AUDITOR_FINDINGS: Final = Gauge(
+    "headwater_auditor_findings", "Violations that the auditor sees now, by law.", ("law",)
+)
+AUDITOR_STEP_RESULTS: Final = Gauge(
+    "headwater_auditor_step_results",
+    "Results of steps and of tokens of graphs that the auditor has read.",
+)
+AUDITOR_ROWS: Final = Gauge(
+    "headwater_auditor_rows", "Rows that the auditor has compared with the log."
+)
+AUDITOR_IGNORED: Final = Gauge(
+    "headwater_auditor_ignored_records",
+    "Records of former owners that the auditor has read; every reader ignores them.",
+)
+AUDITOR_CAUGHT_UP: Final = Gauge(
+    "headwater_auditor_caught_up_timestamp_seconds",
+    "When the auditor last verified everything that there was, in Unix seconds.",
 )
 
 # -- the whole system, from Kafka and Postgres, in every gateway

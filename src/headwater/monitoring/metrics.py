@@ -158,16 +158,20 @@ class Histogram(Metric):
             count: How often it was made: that of a batch stands for all its records.
             trace_id: Its trace, if that is known.
         """
-        series = self._series.get(labels)
-        if series is None:
-            labels = self._admitted(labels, self._series)
-            new = _Series([0] * (len(self._bounds) + 1))
-            series = self._series.setdefault(labels, new)
+        try:
+            series = self._series[labels]
+        except KeyError:
+            series = self._begun(labels)
         bucket = bisect_left(self._bounds, value)
         series.counts[bucket] += count
         series.total += value * count
         if trace_id:
             series.exemplars[bucket] = Exemplar(trace_id, value)
+
+    def _begun(self, labels: Labels) -> _Series:
+        """Return the series of labels that are new."""
+        new = _Series([0] * (len(self._bounds) + 1))
+        return self._series.setdefault(self._admitted(labels, self._series), new)
 
     def distributions(self) -> dict[Labels, Distribution]:
         """Return the distributions, by labels."""

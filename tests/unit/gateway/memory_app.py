@@ -23,6 +23,7 @@ from headwater.projections.workflows.runs import Runs
 from headwater.projections.workflows.world import WorldEntries
 from tests.fakes.api_keys import MemoryApiKeys
 from tests.fakes.audit_log import MemoryAudit
+from tests.fakes.auditor_reports import MemoryReports
 from tests.fakes.definitions import MemoryDefinitions
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays, MemoryWipes
 from tests.fakes.deployments import MemoryDeployments
@@ -50,6 +51,7 @@ def memory_app(settings: Settings | None = None, **ports: Any) -> Litestar:  # n
         "wiping": Wiping(log=MemoryWipes(), blobs=blobs, new_id=lambda: "wipe", polls=1),
         "api_keys": MemoryApiKeys(),
         "endpoints": MemoryEndpoints(),
+        "auditor": MemoryReports(),
         "draw": lambda size: next(drawn).to_bytes(size),
         "clock": lambda: 0,
         "new_request_id": lambda: f"request-{next(numbers)}",

@@ -214,6 +214,10 @@ def test_metrics_count_deliveries_by_what_they_were_answered() -> None:
         "application/openmetrics-text; version=1"
     )
     assert open_metrics.text.endswith("# EOF\n")
+    traced = (
+        r'^headwater_webhook_append_seconds_bucket\{le=".*"\} 1\.0 # \{trace_id="[0-9a-f]{32}"\}'
+    )
+    assert re.search(traced, open_metrics.text, re.MULTILINE)
     # Scrapers refuse a type that they cannot parse, and one with a parameter twice is none.
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     for line in (

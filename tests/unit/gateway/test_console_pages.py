@@ -13,18 +13,32 @@ from litestar.datastructures import State
 from litestar.testing import TestClient
 
 from headwater.gateway.api.admin import DeadLetterPosition, ReplayAnswer
+from headwater.gateway.api.auditor import status_of
 from headwater.gateway.api.authentication import Caller
 from headwater.gateway.api.console.api_client import ConsoleKeys
-from headwater.gateway.api.console.overview import attention_of, glance_of, projections_of
+from headwater.gateway.api.console.glance import (
+    Lag,
+    furthest_behind,
+    glance_of,
+    lags_of,
+    samples_of,
+)
+from headwater.gateway.api.console.overview import attention_of
 from headwater.gateway.api.console.routes import Console
 from headwater.gateway.api.console.sessions import SignIn
+from headwater.gateway.api.console.views import projections_of
 from headwater.gateway.api.console.workflow_views import actions_of, awaited_event
 from headwater.gateway.api.request_scope import STATE_NAME
 from headwater.gateway.client.instance_texts import state_text
 from headwater.projections.deliveries.quality import ConnectionActivity, ConnectionCount, Quality
 from headwater.projections.deliveries.queries import DeadLetter, DeadLetterPage, DeadReason
 from headwater.projections.deliveries.users import Connection, SourceRows, UserWhole
-from headwater.projections.workflows.instances import FailedRuns, InstanceCount
+from headwater.projections.workflows.instances import (
+    FailedRuns,
+    InstanceCount,
+    StuckInstance,
+    of_stuck,
+)
 from headwater.schemas.answers import (
     Concurrency,
     CurrentStep,
@@ -46,6 +60,7 @@ from headwater.schemas.answers import (
     WorkflowListed,
 )
 from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
+from tests.unit.gateway.test_auditor_commands import FINDING, REPORT
 from tests.visitor import Form, forms, scripts, words
 
 AT = datetime(2026, 7, 1, 8, tzinfo=UTC)
@@ -200,6 +215,9 @@ def api(full: bool, of: str) -> list[Any]:
         "/admin/instances": {"instances": [COUNT] if full else []},
         "/admin/instances/failures": {"groups": [ERRORED] if full else []},
         "/admin/dlq/reasons": {"groups": [REASON] if full else []},
+        "/admin/auditor": status_of(
+            msgspec.structs.replace(REPORT, findings=[FINDING] if full else [])
+        ),
         "/admin/dlq": DeadLetterPage(
             rows=(LETTER,) if full else (), cursor="more" if full else None
         ),
@@ -254,6 +272,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[TestClient[Any]]:
     ("path", "shown"),
     [
         ("/console/workflows", "order"),
+        ("/console/auditor", "0 lost of 120 deliveries"),
         ("/console/instances?workflow=order", "order"),
         ("/console/instances/order/a", "Run 2"),
         ("/console/instances/order/a?runNumber=1&done=pause", "The instance is paused."),
@@ -405,11 +424,11 @@ def test_failures_are_added_up_by_state_the_most_urgent_first():
         {"state": "dead", "reason": "no_user", "deliveries": 4, "new": 2},
         runs("errored", "A", 2, new=1),
         runs("errored", "B", 5),
-        runs("silent", "", 1),
+        runs("stuck", "", 1),
     ]
     assert attention_of(groups) == [
         ("errored", 7, 1, ("B", "A")),
-        ("silent", 1, 0, ()),
+        ("stuck", 1, 0, ()),
         ("retrying", 1, 0, ("A",)),
         ("dead", 4, 2, ("no_user",)),
     ]
@@ -424,10 +443,39 @@ headwater_webhook_append_seconds_bucket{le="0.005"} 1250.0
 headwater_webhook_append_seconds_bucket{le="+Inf"} 1254.0 # {trace_id="a"} 0.004
 # EOF
 """
-    shown = dict(glance_of(text))
+    shown = dict(glance_of([*samples_of(text)]))
     assert shown["Requests to sources"] == "1,300"
     assert shown["Append to Kafka, 95 %"] == "at most 5 ms"
     assert "Event loop late, 95 %" not in shown
+
+
+def test_how_far_consumers_are_behind():
+    text = """
+headwater_lag_records{group="intake",topic="webhooks",partition="0"} 0.0
+headwater_lag_records{group="projector",topic="days",partition="0"} 3.0
+headwater_lag_records{group="projector",topic="days",partition="1"} 4.0
+headwater_lag_seconds{group="projector",topic="days",partition="0"} 1.5
+headwater_lag_seconds{group="projector",topic="days",partition="1"} 0.5
+headwater_lag_records{group="projector",topic="we}ird\\"",partition="0"} 1.0
+"""
+    lags = lags_of([*samples_of(text)])
+    assert lags[0] == Lag("projector", "days", 7, 1.5)
+    assert furthest_behind(lags) == [Lag("projector", "", 8, 1.5), Lag("intake", "", 0, 0.0)]
+    assert lags_of([]) == []
+
+
+def test_stuck_instances_are_a_group_of_each_workflow():
+    stuck = [
+        StuckInstance("order", "a", 0, 1_000),
+        StuckInstance("order", "b", 0, 3_000),
+        StuckInstance("day", "c", 0, 2_000),
+    ]
+    since = datetime.fromtimestamp(2, UTC)
+    order, day = of_stuck(stuck, since)
+    assert (order.workflow, order.state, order.runs, order.new) == ("order", "stuck", 2, 1)
+    assert (order.instance_id, order.last_at.timestamp()) == ("b", 3)
+    assert (day.runs, day.new) == (1, 1)
+    assert [group.new for group in of_stuck(stuck, None)] == [0, 0]
 
 
 def test_what_brings_an_instance_on_comes_first():

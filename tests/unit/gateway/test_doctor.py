@@ -3,6 +3,7 @@
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from click.testing import CliRunner, Result
 from headwater.gateway.cli import findings
 from headwater.gateway.cli.doctor import doctor
 from headwater.gateway.cli.user_findings import user_findings
+from headwater.monitoring.address import Address
+from headwater.monitoring.endpoint import monitoring
 from headwater.schemas.deployments import DeploymentCreated
 from tests.fakes.json_server import Asked, answering
 
@@ -283,6 +286,30 @@ def test_a_system_that_is_away_is_told_part_by_part(monkeypatch: pytest.MonkeyPa
     assert {"disk", "certificates", "clock"} <= reported.keys()
 
 
+def test_processes_of_up_are_checked_where_they_answer_monitors(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("HEADWATER_POSTGRES", "postgresql://nobody@127.0.0.1:1/none")
+    monkeypatch.setenv("HEADWATER_DATA_DIR", str(tmp_path))
+    with monitoring(Address("127.0.0.1", 0), "projector", "1") as monitor:
+        targets = [
+            {"targets": [str(monitor.address)], "labels": {"process": "projector", "name": "p"}},
+            {"targets": ["127.0.0.1:1"], "labels": {"process": "gateway"}},
+        ]
+        (tmp_path / "prometheus-targets.json").write_text(json.dumps(targets))
+        arguments = ["--url", "http://127.0.0.1:1", "--kafka", "127.0.0.1:1", "--json"]
+        result = CliRunner().invoke(doctor, arguments)
+        (finding,) = [
+            finding
+            for finding in json.loads(result.stdout)["findings"]
+            if finding["check"] == "metrics"
+        ]
+        assert finding["state"] == "warning"
+        assert finding["found"] == (
+            f"p at {monitor.address}: process: starting; gateway at 127.0.0.1:1: no answer"
+        )
+
+
 @pytest.mark.parametrize(
     "answer", [{}, [7], {"parts": 7, "info": {"version": 1}}, "hello", b"<html>"]
 )
@@ -340,6 +367,8 @@ def test_what_failed_and_what_was_never_compared_is_named():
         (findings.disk("/data", 3 * 1024**3, 20 * 1024**3), "ok", ""),
         (findings.disk("/data", 3 * 1024**3, 40 * 1024**3), "problem", "du -sh /data"),
         (findings.disk("/data", 1024**3, 2 * 1024**3), "problem", "du -sh /data"),
+        (findings.monitored({"pipeline at 127.0.0.1:9600": "ready"}), "ok", ""),
+        (findings.monitored({"pipeline at 127.0.0.1:9600": "no answer"}), "warning", "logs"),
         (findings.clock({"postgres": 59.0}), "ok", ""),
         (findings.clock({"postgres": -61.0}), "problem", "NTP"),
         (verification(), "ok", "headwater rebuild --verify"),

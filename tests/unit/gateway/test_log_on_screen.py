@@ -4,7 +4,7 @@ from pathlib import Path
 
 from headwater.gateway.local.processes import LogFollower, is_above_info
 
-AT = "2026-11-23 06:59:56,123"
+AT = "2026-11-23T06:59:56.123Z"
 
 
 def test_what_hosts_say_and_what_goes_wrong_is_shown_and_news_are_not(tmp_path: Path):

@@ -117,7 +117,7 @@ def test_a_process_learns_its_name_and_begins_its_lines_with_it(
         "import logging\n"
         "from headwater.gateway.settings.process import log_to_stderr\n"
         "from headwater.gateway.settings.settings import Settings\n"
-        "log_to_stderr(Settings())\n"
+        "log_to_stderr(Settings(log_format='human'), 'workflows')\n"
         "logging.getLogger('headwater').info('a line')"
     )
     (first, _) = workers(Settings(processes=2))

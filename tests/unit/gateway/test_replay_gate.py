@@ -339,6 +339,20 @@ def test_a_check_leaves_no_scratch_folder(gate: Gate, tmp_path: Path):
     assert not list((tmp_path / "state" / "scratch").glob("*/*"))
 
 
+@pytest.mark.parametrize("deployment", [None, "dep_old"])
+def test_code_that_cannot_be_loaded_is_refused_if_runs_would_continue_on_it(
+    gate: Gate, deployment: str | None
+):
+    gate.record("p-1", deployment=deployment)
+    answer = gate.post(f"{gate.deploy(b'no zip')}/activate")
+    if deployment is None:
+        assert (answer.status_code, answer.json()["code"]) == (409, REPLAY_DIVERGED)
+        assert "poll/p-1: it could not be replayed: expected a zip" in answer.json()["detail"]
+    else:
+        assert answer.status_code == 200
+        assert "expected a zip" in answer.json()["replay"]["error"]
+
+
 def test_an_installation_that_takes_longer_than_a_check_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

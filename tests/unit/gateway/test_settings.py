@@ -43,6 +43,15 @@ def no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         ("HEADWATER_PORT", "x", "HEADWATER_PORT: expected a whole number, found 'x'"),
         ("HEADWATER_PORT", "70000", "HEADWATER_PORT: expected 65535 or less, found '70000'"),
         ("HEADWATER_PARTITIONS", "0", "HEADWATER_PARTITIONS: expected 1 or more, found '0'"),
+        *(
+            (
+                "HEADWATER_METRICS_ADDRESS",
+                address,
+                "HEADWATER_METRICS_ADDRESS: expected host:port, such as 0.0.0.0:9600, found "
+                f"'{address}'",
+            )
+            for address in ("9600", "localhost", "localhost:99999", "::1:9600", "http://here:1")
+        ),
         (
             "HEADWATER_APPEND_TIMEOUT_S",
             "0",

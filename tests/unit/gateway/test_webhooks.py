@@ -366,3 +366,33 @@ def test_a_delivery_that_missed_its_path_has_a_record_too(
     assert (reported.request_id, reported.source) == (answer.headers["x-request-id"], source)
     assert (reported.code, reported.reason) == (code, "")
     assert path in reported.detail or source
+
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize(
+    ("headers", "trace"),
+    [
+        ([("traceparent", TRACE)], TRACE),
+        (
+            [("traceparent", TRACE), ("tracestate", "a=1"), ("tracestate", "b=2")],
+            f"{TRACE} a=1,b=2",
+        ),
+        ([("tracestate", "a=1")], ""),
+        ([("traceparent", TRACE), ("traceparent", TRACE)], ""),
+        ([("traceparent", TRACE.upper())], ""),
+        ([("traceparent", "nonsense"), ("tracestate", "a=1")], ""),
+    ],
+)
+def test_a_delivery_continues_the_trace_of_its_sender_if_it_is_valid(
+    client: TestClient[Any],
+    log: MemoryLog,
+    clock: Clock,
+    headers: list[tuple[str, str]],
+    trace: str,
+) -> None:
+    signature = ("terra-signature", terra_signature("current", BODY, clock() // 1000))
+    assert client.post("/terra", content=BODY, headers=[signature, *headers]).status_code == 200
+    (delivery,) = log.deliveries
+    assert delivery.trace == trace

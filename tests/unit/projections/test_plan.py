@@ -193,6 +193,7 @@ def test_outcomes_and_duplicates_are_rows_as_they_are():
         "stage": "normalize",
         "position": "events/2@9",
         "replay": "",
+        "trace": "",
     }
     [result] = rows(planned, "duplicates")
     assert (result["request_id"], result["offset"], result["first_offset"]) == ("r1", 18, 17)

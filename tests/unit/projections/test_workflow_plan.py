@@ -7,6 +7,7 @@ import pytest
 
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.durations import read_retention
+from headwater.processors.trace_context import run_context
 from headwater.projections.postgres.writes import OF_INSTANCES
 from headwater.projections.projector.projection import Plan
 from headwater.projections.workflows.plan import WORKFLOWS, workflows_kept
@@ -132,6 +133,7 @@ def test_a_run_that_begins_is_a_row():
         "status": "active",
         "forced": True,
         "params": '{"sku":  1}',
+        "traceparent": run_context("order", "x", 0, "seed", "").traceparent,
         "started_at": AT_MS,
         "run_offset": POSITION["offset"],
         "updated_at": AT_MS,

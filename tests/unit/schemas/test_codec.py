@@ -84,21 +84,21 @@ _WRITTEN = (
 
 def test_an_event_is_written_as_the_number_of_its_branch_and_its_fields():
     # The log is read for ever: bytes that were written once must never mean something else.
-    nothing_more_no_topic_no_order = b"\x00\x00\x00\x00\x00\x00\x01"
+    nothing_more_no_topic_no_order_no_trace = b"\x00\x00\x00\x00\x00\x00\x01\x00"
     end_of_the_posts_and_the_events = b"\x00\x00"
     assert encode(_APPENDED) == (
         b"\x00\x00\x00\x00\x07"
         + _WRITTEN
-        + nothing_more_no_topic_no_order
+        + nothing_more_no_topic_no_order_no_trace
         + end_of_the_posts_and_the_events
     )
 
 
 def test_who_sent_a_start_is_written_behind_its_parent():
     record = msgspec.structs.replace(_APPENDED, events=(PostsQueued((_STARTS,)),))
-    sent, no_topic_no_order = b"\x02\x02w\x02i\x00\x02", b"\x00\x00\x00\x01"
+    sent, no_topic_no_order_no_trace = b"\x02\x02w\x02i\x00\x02", b"\x00\x00\x00\x01\x00"
     nothing_more = b"\x00\x00\x00\x00\x00\x00"
-    post = b"\x04\x00\x00\x02\x04{}\x00" + sent + nothing_more + no_topic_no_order
+    post = b"\x04\x00\x00\x02\x04{}\x00" + sent + nothing_more + no_topic_no_order_no_trace
     assert encode(record).endswith(b"\x02\x14\x02" + post + b"\x00\x00")
     assert decode(encode(record), HistoryAppended) == record
 

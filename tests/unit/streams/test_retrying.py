@@ -101,3 +101,38 @@ def test_another_error_goes_through():
 
     with pytest.raises(StoreUnavailable):
         asyncio.run(retrying(Clock()).until_done(refused))
+
+
+def test_a_failed_connection_is_logged_once_however_many_wait_for_it(
+    caplog: pytest.LogCaptureFixture,
+):
+    caplog.set_level(logging.INFO, "test")
+    clock = Clock()
+
+    def monotonic() -> float:
+        return clock.now
+
+    async def outage() -> None:
+        refused = ConnectionRefusedError("127.0.0.1:9092 refused")
+        away = BrokerUnavailable("expected Kafka, found none")
+        away.__cause__ = refused
+        waiting = [
+            Retrying(log, what, sleep=clock.sleep, monotonic=monotonic)
+            for what in ("replies have to wait", "commands have to wait", "keys have to wait")
+        ]
+        for seconds in (0.0, 59.0, 2.0):
+            clock.now += seconds
+            for one, error in zip(waiting, (away, refused, away), strict=True):
+                await one.failed(error)
+        await waiting[2].failed(BrokerUnavailable("another reason"))
+        for one in waiting:
+            one.succeeded()
+        await waiting[1].failed(away)
+
+    asyncio.run(outage())
+    begin, minute, other, *ends, again = caplog.messages
+    assert begin == "replies have to wait: expected Kafka, found none; trying again"
+    assert minute.endswith("trying again")
+    assert other == "keys have to wait: another reason; trying again"
+    assert [end.partition(":")[2][:5] for end in ends] == [" over"] * len(ends)
+    assert again == "commands have to wait: expected Kafka, found none; trying again"

@@ -111,6 +111,7 @@ def _rolling(**more: object) -> CodeRun:
     return a_run(entries={"pay": entry}, rollback=FAILURE)
 
 
+_TRACE = a_run().context.text
 _EVENT = Post(0, "other", "x", SendEvent("", "hello", "1"))
 _SENT = SendEvent("order/o-1#4", "hello", "1", Sender("order", "o-1", 0, 4))
 _ME = Parent("order", "o-1", 0, "bill")
@@ -143,7 +144,10 @@ STEPS = {
         _returned(posts=(_EVENT, Post(0, topic="t", key="k", value="2"))),
         [
             PostsQueued(
-                (Post(4, "other", "x", _SENT), Post(5, topic="t", key="k", value="2"))
+                (
+                    Post(4, "other", "x", _SENT, trace=_TRACE),
+                    Post(5, topic="t", key="k", value="2", trace=_TRACE),
+                )
             ),
             _completed(1),
         ],
@@ -205,7 +209,9 @@ OPENED = {
         ),
         [
             EntryOpened("bill", "bill", _KIND.CHILD, 2, NOW_MS + 9, child=CHILD),
-            PostsQueued((Post(2, "invoice", "inv-1", StartRun("3", _ME, depth=1)),)),
+            PostsQueued(
+                (Post(2, "invoice", "inv-1", StartRun("3", _ME, depth=1), trace=_TRACE),)
+            ),
         ],
     ),
     "an entry that is there": (_with("both", _KIND.JOIN), Open("both", "b", _KIND.JOIN, 2), STALE),

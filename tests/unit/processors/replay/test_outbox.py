@@ -20,12 +20,15 @@ def test_events_without_posts_stay_the_same_list():
 
 def test_who_starts_an_instance_without_waiting_for_it_is_named_in_the_command():
     mine = Parent("order", "o-1", 0, "bill")
+    sender = Sender("order", "o-1", 0, 4)
     posts = [Post(0, "w", "i", StartRun("1")), Post(0, "w", "j", StartRun("2", mine))]
-    assert queue(a_run(posted=4), posts) == [
+    run = a_run(posted=4)
+    trace = run.context.text
+    assert queue(run, posts) == [
         PostsQueued(
             (
-                Post(4, "w", "i", StartRun("1", sender=Sender("order", "o-1", 0, 4))),
-                Post(5, "w", "j", StartRun("2", mine)),
+                Post(4, "w", "i", StartRun("1", sender=sender), trace=trace),
+                Post(5, "w", "j", StartRun("2", mine), trace=trace),
             )
         )
     ]

@@ -1,0 +1,74 @@
+"""What the auditor knows, and continues from after a restart."""
+
+from typing import Final
+
+import msgspec
+
+from headwater.processors.auditor.deliveries import DeliveryState
+from headwater.processors.auditor.findings import Findings
+from headwater.processors.auditor.histories import HistoryState
+from headwater.processors.auditor.logs import LogState, ReadPosition
+from headwater.processors.runs.claims import Claims
+
+#: Version of the encoding; an auditor that does not know it reads the log from its beginning.
+FORMAT: Final = 1
+
+
+class RowState(msgspec.Struct):
+    """Progress of the comparison of rows.
+
+    Attributes:
+        compared: Number of rows that were compared.
+        next_offsets: Next offset to compare, by topic and partition.
+        differing: Differences by the position of the row's record.
+    """
+
+    compared: int = 0
+    next_offsets: dict[str, dict[int, int]] = {}
+    differing: dict[str, str] = {}
+
+
+class AuditorState(msgspec.Struct):
+    """State of all laws after the records up to some positions.
+
+    Attributes:
+        since_ms: When the auditor first read the log, Unix milliseconds.
+        positions: Up to where partitions were read, by topic.
+        read_to_ms: Until when all deliveries were read, in Unix milliseconds of the brokers.
+        deliveries: Deliveries without an outcome.
+        claims: Claims of partitions of outcomes.
+        ignored: Number of outcomes of superseded owners.
+        histories: Histories by partition.
+        logs: Ends of all topics.
+        rows: Comparison of rows.
+        findings: Findings.
+    """
+
+    since_ms: int = 0
+    positions: dict[str, dict[int, ReadPosition]] = {}
+    read_to_ms: int = 0
+    deliveries: DeliveryState = msgspec.field(default_factory=DeliveryState)
+    claims: dict[int, Claims] = {}
+    ignored: int = 0
+    histories: dict[int, HistoryState] = {}
+    logs: LogState = msgspec.field(default_factory=LogState)
+    rows: RowState = msgspec.field(default_factory=RowState)
+    findings: Findings = msgspec.field(default_factory=Findings)
+
+    def history(self, partition: int) -> HistoryState:
+        """Return the state of a partition of the history."""
+        return self.histories.setdefault(partition, HistoryState())
+
+
+def encode_state(state: AuditorState) -> bytes:
+    """Return the state as bytes."""
+    return msgspec.msgpack.encode(state)
+
+
+def decode_state(data: bytes) -> AuditorState:
+    """Return the state of bytes.
+
+    Raises:
+        DecodeError: They are no state of this format.
+    """
+    return msgspec.msgpack.decode(data, type=AuditorState)

@@ -1,0 +1,263 @@
+"""Goal: the auditor reads real records, publishes, continues, and lets one work at a time.
+
+Method: its rounds over a Kafka in memory, with stand-ins for offsets and reports only.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+
+from headwater.schemas.auditor import Law
+from headwater.schemas.codec import encode
+from headwater.schemas.epochs import CLAIM, CLAIM_KEY, EPOCH
+from headwater.schemas.records import OutcomeRecorded, WebhookReceived
+from headwater.schemas.topics import OUTCOMES, UNRESOLVED, WEBHOOKS
+from headwater.streams.auditor import auditor as module
+from headwater.streams.auditor.auditor import Auditor
+from headwater.streams.auditor.progress import Passing, Turn
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.readers import Span
+from headwater.streams.kafka.records import Incoming
+from tests.fakes.auditor_reports import MemoryReports
+
+NOW_MS = 1_783_000_000_000
+ID = "0123456789abcdef0123456789abcdef"
+OTHER = "fedcba9876543210fedcba9876543210"
+OWNER = ((EPOCH, b"3"),)
+
+
+def delivery(event_id: str) -> WebhookReceived:
+    return WebhookReceived(
+        event_id=event_id,
+        request_id="r",
+        source="terra",
+        type="daily",
+        subject="t1",
+        sent_at_ms=NOW_MS,
+        updated_at_ms=0,
+        received_at_ms=NOW_MS,
+        body=b"{}",
+    )
+
+
+def outcome(event_id: str, offset: int, status: str = "processed") -> OutcomeRecorded:
+    return OutcomeRecorded(
+        event_id=event_id,
+        request_id="r",
+        source="terra",
+        type="daily",
+        subject="t1",
+        status=status,
+        reason="",
+        rows=1,
+        partition=0,
+        offset=offset,
+        received_at_ms=NOW_MS,
+        admitted_at_ms=NOW_MS,
+        at_ms=NOW_MS,
+        stage="intake",
+        position=f"webhooks/0@{offset}",
+    )
+
+
+class MemoryTopics:
+    """Topics of one partition each, and the offsets that the pipeline has committed."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, list[Incoming]] = {WEBHOOKS: [], OUTCOMES: [], UNRESOLVED: []}
+        self.committed: dict[str, int] = {}
+
+    def add(
+        self,
+        topic: str,
+        key: str,
+        value: Any = None,  # noqa: ANN401 (any record)
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
+        records = self.records[topic]
+        data = None if value is None else encode(value)
+        size = len(data or b"")
+        record = Incoming(
+            topic, 0, len(records), NOW_MS, 0, key.encode(), data, None, 0, size, tuple(headers)
+        )
+        records.append(record)
+
+    def receive(self, event_id: str) -> None:
+        self.add(WEBHOOKS, event_id, delivery(event_id))
+        self.committed[WEBHOOKS] = len(self.records[WEBHOOKS])
+
+    async def read(
+        self, _cluster: Cluster, spans: Mapping[TopicPartition, Span]
+    ) -> AsyncIterator[tuple[list[Incoming], int]]:
+        for tp, span in spans.items():
+            records = self.records[tp.topic][span.start : span.end]
+            if records:
+                yield records, 0
+
+    # -- offsets
+
+    async def ends_of(self, topics: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        return {name: (len(self.records[name]),) for name in topics if name in self.records}
+
+    async def begins_of(self, topics: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        return {name: (0,) for name in topics if name in self.records}
+
+    async def cut_before(self, *_: object) -> None:
+        return None
+
+    async def query(self, _: object) -> dict[str, dict[int, int]]:
+        return {
+            topic: {0: self.committed[topic]} if topic in self.committed else {}
+            for topic in (WEBHOOKS, UNRESOLVED)
+        }
+
+    async def stop(self) -> None:
+        pass
+
+
+@pytest.fixture
+def topics(monkeypatch: pytest.MonkeyPatch) -> MemoryTopics:
+    topics = MemoryTopics()
+    monkeypatch.setattr(module, "read_spans", topics.read)
+    monkeypatch.setattr(module, "_CHECK_PAUSE_S", 0.0)
+    return topics
+
+
+def auditor_of(topics: MemoryTopics, reports: MemoryReports, name: str = "one") -> Auditor:
+    auditor = Auditor(
+        cluster=Cluster("nowhere:1"),
+        group="headwater",
+        name=name,
+        park_for_ms=1_000,
+        may_recur=lambda _: False,
+        clock=lambda: NOW_MS,
+    )
+    auditor._offsets = topics  # type: ignore[assignment]
+    auditor._reports = reports  # type: ignore[assignment]
+    auditor._turn = Turn(reports, name)  # type: ignore[arg-type]
+    auditor._passing = Passing(topics)  # type: ignore[arg-type]
+    return auditor
+
+
+async def rounds(auditor: Auditor, number: int = 2) -> list[str]:
+    """The open findings after some rounds."""
+    for _ in range(number):
+        await auditor.round()
+    return [finding.law for finding in auditor.state.findings.open.values()]
+
+
+def test_a_lost_delivery_is_found_and_ends_when_it_has_its_outcome(topics: MemoryTopics):
+    reports = MemoryReports()
+
+    async def audit() -> None:
+        auditor = auditor_of(topics, reports)
+        for offset, name in enumerate((ID, OTHER)):
+            topics.receive(name)
+            if name == ID:
+                topics.add(OUTCOMES, name, outcome(name, offset), OWNER)
+        assert await rounds(auditor) == [Law.DELIVERY_LOST]
+        assert reports.report is not None
+        assert (reports.report.lost, reports.report.deliveries) == (1, 2)
+        topics.add(OUTCOMES, OTHER, outcome(OTHER, 1), OWNER)
+        assert await rounds(auditor) == []
+        assert reports.report.lost == 0
+        assert [finding.ended_ms for finding in reports.findings] == [0, NOW_MS]
+
+    asyncio.run(audit())
+
+
+def test_what_is_on_a_hop_waits(topics: MemoryTopics):
+    async def audit() -> None:
+        auditor = auditor_of(topics, MemoryReports())
+        topics.receive(ID)
+        topics.add(UNRESOLVED, ID, delivery(ID))
+        assert await rounds(auditor, 3) == []
+        topics.committed[UNRESOLVED] = 1
+        assert await rounds(auditor, 3) == [Law.DELIVERY_LOST]
+
+    asyncio.run(audit())
+
+
+def test_outcomes_of_a_former_owner_do_not_count(topics: MemoryTopics):
+    async def audit() -> None:
+        auditor = auditor_of(topics, MemoryReports())
+        topics.receive(ID)
+        claim = [(CLAIM, b"owner"), (EPOCH, b"4")]
+        topics.add(OUTCOMES, CLAIM_KEY.decode(), None, claim)
+        topics.add(OUTCOMES, ID, outcome(ID, 0), OWNER)
+        assert await rounds(auditor) == [Law.DELIVERY_LOST]
+        assert auditor.report is not None
+        assert auditor.report.ignored_records == 1
+        topics.add(OUTCOMES, ID, outcome(ID, 0), [(EPOCH, b"4")])
+        assert await rounds(auditor) == []
+
+    asyncio.run(audit())
+
+
+def test_a_tombstone_of_another_program_is_found(topics: MemoryTopics):
+    async def audit() -> None:
+        auditor = auditor_of(topics, MemoryReports())
+        topics.receive(ID)
+        topics.add(OUTCOMES, ID, outcome(ID, 0), OWNER)
+        assert await rounds(auditor) == []
+        topics.add(OUTCOMES, ID)
+        assert await rounds(auditor) == [Law.OUTCOME_REMOVED]
+
+    asyncio.run(audit())
+
+
+def test_a_topic_that_was_rewritten_without_an_outcome_is_found(topics: MemoryTopics):
+    async def audit() -> None:
+        auditor = auditor_of(topics, MemoryReports())
+        for offset, name in enumerate((ID, OTHER)):
+            topics.receive(name)
+            topics.add(OUTCOMES, name, outcome(name, offset), OWNER)
+        assert await rounds(auditor) == []
+        del topics.records[OUTCOMES][0]
+        assert sorted(await rounds(auditor)) == [Law.DELIVERY_LOST, Law.LOG_CUT]
+        (lost,) = (one for one in auditor.state.findings.open if one.startswith("delivery_lost"))
+        assert lost == "delivery_lost/webhooks/0@0"
+
+    asyncio.run(audit())
+
+
+def test_the_next_process_continues_from_the_report(topics: MemoryTopics):
+    reports = MemoryReports()
+
+    async def audit() -> None:
+        topics.receive(ID)
+        topics.add(OUTCOMES, ID, outcome(ID, 0), OWNER)
+        await rounds(auditor_of(topics, reports))
+        topics.records[WEBHOOKS][0] = None  # type: ignore[call-overload]  # it is not read again
+        again = auditor_of(topics, reports)
+        topics.receive(OTHER)
+        assert await rounds(again) == [Law.DELIVERY_LOST]
+        assert again.report is not None
+        assert again.report.deliveries == 2
+
+    asyncio.run(audit())
+
+
+def test_another_auditor_stands_by_until_the_first_has_stopped(topics: MemoryTopics):
+    reports = MemoryReports()
+
+    async def audit() -> None:
+        first, second = auditor_of(topics, reports), auditor_of(topics, reports, "two")
+        topics.receive(ID)
+        await rounds(first, 1)
+        await rounds(second, 2)
+        assert second.report is None
+        assert reports.report is not None
+        assert reports.report.auditor == "one"
+        await first._release()
+        await rounds(second, 1)
+        assert reports.report.auditor == "two"
+        assert reports.report.deliveries == 1
+        # The first sees that it is no longer its turn.
+        await rounds(first, 1)
+        assert not first._turn.is_mine
+
+    asyncio.run(audit())
