@@ -282,23 +282,23 @@ def _bounded(values: dict[str, Any]) -> dict[str, Any] | None:
 # -- findings of the auditor
 
 
-def of_finding(finding: AuditorFinding, partition: int, offset: int) -> Iterator[Notification]:
-    """Yield a notification if a finding begins or ends; details that change lead to none."""
-    ended_ms = finding.ended_ms
-    if ended_ms or finding.first_seen_ms == finding.last_seen_ms:
-        type_ = NotificationType.AUDITOR_FINDING
-        yield Notification(
-            id=notification_id(type_, AUDITOR, partition, offset),
-            type=type_,
-            at_ms=ended_ms or finding.first_seen_ms,
-            data={
-                "law": finding.law,
-                "subject": finding.subject,
-                "detail": finding.detail[:_MESSAGE_CHARS],
-                "first_seen": rfc3339(finding.first_seen_ms),
-                "ended": rfc3339(ended_ms) if ended_ms else None,
-            },
-        )
+def of_finding(finding: AuditorFinding, partition: int, offset: int) -> Notification | None:
+    """Return the notification of a finding that begins or ends; None if only its detail changed."""
+    if not finding.ended_ms and finding.first_seen_ms != finding.last_seen_ms:
+        return None
+    type_ = NotificationType.AUDITOR_FINDING
+    return Notification(
+        id=notification_id(type_, AUDITOR, partition, offset),
+        type=type_,
+        at_ms=finding.ended_ms or finding.first_seen_ms,
+        data={
+            "law": finding.law,
+            "subject": finding.subject,
+            "detail": finding.detail[:_MESSAGE_CHARS],
+            "first_seen": rfc3339(finding.first_seen_ms),
+            "ended": rfc3339(finding.ended_ms) if finding.ended_ms else None,
+        },
+    )
 
 
 # -- what a worker looks for

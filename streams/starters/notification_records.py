@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 #: Beginnings of the keys of histories that lead to no notifications.
 _OWN: Final = tuple(f"{workflow}/".encode() for workflow in (NOTIFY, REACT))
+#: Name of the schema of findings.
 _FINDING: Final = "auditor_finding"
 #: Headers of a dead letter, by the name that `of_dead_letter` has for their text.
 _HEADERS: Final = {
@@ -96,8 +97,10 @@ def _derived(record: Incoming) -> Iterator[Notification]:
             fields = {name: text_header(record, of) or "" for name, of in _HEADERS.items()}
             yield of_dead_letter(fields, *position, record.timestamp)
     elif record.topic == AUDITOR:
-        if record_name(record.value) == _FINDING:  # Otherwise it is the auditor's report.
-            yield from of_finding(decode(record.value, AuditorFinding), *position)
+        if record_name(record.value) == _FINDING:  # Others are reports.
+            notification = of_finding(decode(record.value, AuditorFinding), *position)
+            if notification is not None:
+                yield notification
     else:
         table = TABLE_BY_TOPIC[record.topic]
         yield of_row(table, decode_row(table, record.value), *position, record.timestamp)

@@ -58,13 +58,14 @@ LETTER = of_dead_letter(
     },
     3, 17, AT_MS,
 )  # fmt: skip
-FOUND = AuditorFinding(
-    law="row_differs",
-    subject="daily-summary/1@7",
-    detail="expected the values of the record, found others in steps",
-    first_seen_ms=AT_MS,
-    last_seen_ms=AT_MS,
-)
+FINDING = of_finding(
+    AuditorFinding(
+        law="delivery_lost", subject="webhooks/3@17", detail="expected an outcome, found none",
+        first_seen_ms=AT_MS, last_seen_ms=AT_MS,
+    ),
+    0, 5,
+)  # fmt: skip
+assert FINDING is not None
 EXAMPLES: list[tuple[Notification, dict[str, Any]]] = [
     (
         ended(RunErrored(Failure("PaymentDeclined", "card 4 was declined"))),
@@ -78,8 +79,8 @@ EXAMPLES: list[tuple[Notification, dict[str, Any]]] = [
     (row(None, "user_amara", "u-1", 99), {}),
     (row(RowState(), None, None, 100), {}),
     (of_stuck("order", "order-17", 0, AT_MS - 20 * 60_000, AT_MS), {}),
+    (FINDING, {}),
     (of_lag("headwater", "webhooks", records=4711, seconds=312, now_ms=AT_MS), {}),
-    (next(of_finding(FOUND, 0, 3)), {}),
 ]
 
 

@@ -27,7 +27,6 @@ from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.reprocessing import _replayed
 from headwater.streams.starters.notification_records import notifications_of, topics_of
 from headwater.streams.starters.notifier import Interests
-from tests.unit.gateway.test_auditor_commands import REPORT
 
 NOW_MS = 1_782_900_000_000
 RULES = reaction_rules(
@@ -160,20 +159,20 @@ def test_a_row_is_a_notification_and_a_tombstone_is_none():
     assert not list(notifications_of([read(Outgoing(USERS.topic, 0, b"k", None))]))
 
 
-def test_a_finding_is_a_notification_when_it_begins_and_ends_and_the_report_is_none():
-    begun = AuditorFinding(
-        law="delivery_lost", subject="webhooks/0@1", detail="", first_seen_ms=5, last_seen_ms=5
-    )
-    changed = msgspec.structs.replace(begun, last_seen_ms=6)
-    ended = msgspec.structs.replace(changed, ended_ms=9)
-    records = [
-        read(Outgoing(AUDITOR, 0, b"k", encode(value)), offset)
-        for offset, value in enumerate((begun, changed, ended, REPORT))
-    ]
-    first, second = notifications_of(records)
-    assert (first.data["subject"], first.data["ended"]) == ("webhooks/0@1", None)
-    assert (second.data["ended"], second.at_ms) == ("1970-01-01T00:00:00.009Z", 9)
-    assert first.id != second.id
+def finding(first_ms: int, last_ms: int, ended_ms: int = 0) -> Incoming:
+    record = AuditorFinding(
+        law="delivery_lost", subject="webhooks/3@17", detail="expected an outcome",
+        first_seen_ms=first_ms, last_seen_ms=last_ms, ended_ms=ended_ms,
+    )  # fmt: skip
+    return read(Outgoing(AUDITOR, 0, b"finding/x", encode(record)))
+
+
+def test_a_finding_is_a_notification_when_it_begins_and_when_it_ends():
+    records = [finding(5, 5), finding(5, 7), finding(5, 7, 9)]
+    begun, ended = notifications_of(records)
+    assert begun.data["law"] == "delivery_lost"
+    assert begun.data["ended"] is None
+    assert ended.data["ended"] == "1970-01-01T00:00:00.009Z"
     assert topics_of(["auditor_finding"]) == {AUDITOR}
 
 
