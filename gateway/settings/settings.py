@@ -307,8 +307,7 @@ class Settings(
     )
     endpoint_networks: Networks = Field(
         default=(),
-        description="Networks that are not public and to which notifications may be sent, as "
-        "10.0.0.0/8, separated by commas; also with http://. For the gateway and the workers.",
+        description="Networks that are not public and may get notifications: 10.0.0.0/8,…",
     )
     audit_keys: Secrets = Field(
         default=(),
