@@ -306,8 +306,7 @@ class Settings(
         "address that they name in X-Forwarded-For counts as the sender.",
     )
     endpoint_networks: Networks = Field(
-        default=(),
-        description="Networks that are not public and may get notifications: 10.0.0.0/8,…",
+        default=(), description="Private networks that may get notifications, as 10.0.0.0/8."
     )
     audit_keys: Secrets = Field(
         default=(),
