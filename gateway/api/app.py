@@ -1,7 +1,7 @@
 """The HTTP application: its routes, and the lifecycle of its ports."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPMethod
@@ -162,9 +162,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     service = _workflow_service(settings, ports.workflows, keys, limited, streams)
     # For health checks and streams, which do not wait for other reads, nor these for them.
     watching, following = own_pools = [ports.reader.with_own_pool() for _ in range(2)]
-    quality = DataQuality(ports.reader, silence_limits(providers_of(sources)))
-    system = SystemMetrics(ports.reader, ports.read_lags, quality.counted)
-    failures = Failures(ports.reader, ports.clock)
+    quality, system, failures = background = _background(ports, sources)
     watch, posted = _loop_watch(metrics), webhook_sources(sources)
     receivers = _receivers(posted, ports, bodies, peer_of, refusals, metrics)
     auditing = _auditing(settings, ports, peer_of, metrics)
@@ -189,9 +187,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
         lifespan=[
             lambda _app: ring.following(),
             lambda _app: _running(ports, service, own_pools, watch, metrics),
-            lambda _app: quality.running(),
-            lambda _app: system.running(),
-            lambda _app: failures.running(),
+            *(_while_running(queries) for queries in background),
             lambda _app: appending_refusals(refused_keys, auditing),
             lambda _app: appending_checkpoints(_checkpoints(settings, ports, auditing)),
         ],
@@ -214,6 +210,21 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     app.state.update({WRONG_KEYS: wrong_keys, RECORD_REFUSED: refused_keys.record})
     app.state.update({_SERVICE: service, LOOP_WATCH: watch})
     return app
+
+
+def _background(
+    ports: Ports, sources: Sequence[AnySource]
+) -> tuple[DataQuality, SystemMetrics, Failures]:
+    """Return the queries that are repeated in the background."""
+    quality = DataQuality(ports.reader, silence_limits(providers_of(sources)))
+    system = SystemMetrics(ports.reader, ports.read_lags, quality.counted)
+    return quality, system, Failures(ports.reader, ports.clock)
+
+
+def _while_running(
+    queries: DataQuality | SystemMetrics | Failures,
+) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+    return lambda _app: queries.running()
 
 
 def _receivers(

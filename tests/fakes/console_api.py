@@ -334,7 +334,7 @@ def application(api: MemoryApi) -> Litestar:
 
     console = Console(
         ConsoleKeys(KEY, "another"),
-        SignIn(find, lambda *_: operator, "default"),
+        SignIn(find, lambda *_: operator, "default", [KEY]),
         clock=lambda: int(NOW.timestamp() * 1000),
         record_refusal=lambda _scope, _code: None,
         bodies=lambda app: app,
