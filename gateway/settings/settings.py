@@ -287,9 +287,7 @@ class Settings(
         "address that they name in X-Forwarded-For counts as the sender.",
     )
     endpoint_networks: Networks = Field(
-        default=(),
-        description="Networks that are not public and to which notifications may be sent, as "
-        "10.0.0.0/8, separated by commas; also with http://. For the gateway and the workers.",
+        default=(), description="Private networks that may get notifications, as 10.0.0.0/8."
     )
     audit_keys: Secrets = Field(
         default=(),
