@@ -10,7 +10,7 @@ import msgspec
 from litestar import Response
 from litestar.datastructures import Cookie
 
-from headwater.gateway.api.console import endpoint_pages, overview, views, workflow_views
+from headwater.gateway.api.console import overview, views, workflow_views
 from headwater.gateway.api.console.api_client import ApiResponse
 from headwater.gateway.api.console.page_context import SEEN_COOKIE, FormRefused, PageContext
 from headwater.gateway.api.console.rendering import BASE, redirect
@@ -376,7 +376,6 @@ class Form(NamedTuple):
 
 _INSTANCE: Final = (workflow_views.instance, "/instances/{workflow}/{instance}")
 _DEPLOYMENTS: Final = (workflow_views.deployments, "/deployments")
-_ENDPOINT: Final = (endpoint_pages.endpoint, "/endpoints/{endpoint}")
 _KEYS: Final = (views.keys, "/keys")
 _SYSTEM: Final = (views.system, "/system")
 _DELIVERY: Final = (views.delivery, "/deliveries/{reference}")
@@ -407,10 +406,5 @@ FORMS: Final[Mapping[str, Form]] = {
     "/rebuilds": Form(begin_rebuild, *_SYSTEM),
     "/rebuilds/{rebuild:str}/switch": Form(switch_rebuild, *_SYSTEM),
     "/seen": Form(mark_seen, overview.overview, ""),
-    "/endpoints": Form(endpoint_pages.create_endpoint, endpoint_pages.endpoints, "/endpoints"),
-    "/endpoints/{endpoint:str}/{action:str}": Form(endpoint_pages.change_endpoint, *_ENDPOINT),
-    "/endpoints/{endpoint:str}/deliveries/{delivery:str}/replay": Form(
-        endpoint_pages.repeat_notification, *_ENDPOINT
-    ),
     "/users/{operation:str}": Form(operate_for_user, views.users, "/users", ("user_id",)),
 }

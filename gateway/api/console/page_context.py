@@ -35,7 +35,6 @@ SECTIONS: Final = (
     Section("workflows", "Workflows", "w"),
     Section("instances", "Instances", "i"),
     Section("deployments", "Deployments", "y"),
-    Section("endpoints", "Notifications", "n"),
     Section("users", "Users", "u"),
     Section("quality", "Quality", "q"),
     Section("system", "System", "s"),
@@ -62,11 +61,6 @@ CONFIRMATIONS: Final[Mapping[str, str]] = {
     "rebuild": "The work has begun.",
     "switch": "The rows are being switched.",
     "wipe": "The wipe is ordered; its progress is in the answer of its request.",
-    "disable": "The endpoint gets no more notifications.",
-    "enable": "The endpoint gets notifications again.",
-    "test": "A test notification is being sent.",
-    "delete": "The endpoint is deleted.",
-    "repeat": "The notification is being sent again.",
     "seen": "What failed until now counts as seen.",
 }
 #: Parameters of pages that are not passed on to the API.

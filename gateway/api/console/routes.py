@@ -11,7 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.types import ExceptionHandlersMap, Middleware, Scope
 
 from headwater.gateway.api.authentication import Caller, accept, admit, key_id, refuse
-from headwater.gateway.api.console import endpoint_pages, overview, views, workflow_views
+from headwater.gateway.api.console import overview, views, workflow_views
 from headwater.gateway.api.console.actions import FORMS, Form, View
 from headwater.gateway.api.console.api_client import ApiClient, ConsoleKeys
 from headwater.gateway.api.console.oidc import (
@@ -54,8 +54,6 @@ _PAGES: Final[Mapping[str, View]] = {
     "/instances/{workflow:str}/{instance:str}/graph.svg": workflow_views.picture,
     "/deployments": workflow_views.deployments,
     "/quality": views.quality,
-    "/endpoints": endpoint_pages.endpoints,
-    "/endpoints/{endpoint:str}": endpoint_pages.endpoint,
     "/users": views.users,
     "/rows": views.rows,
     "/why": views.why,

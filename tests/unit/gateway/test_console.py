@@ -52,7 +52,6 @@ PAGES = (
     "/console/search?q=order%2Fa",
     "/console/why?table=daily_summary&key=user_1&key=garmin&key=2026-07-01",
     "/console/audit",
-    "/console/endpoints",
     "/console/keys",
 )
 FORMS = (
@@ -70,9 +69,6 @@ FORMS = (
     "/console/rebuilds/one/switch",
     "/console/seen",
     "/console/users/wipe",
-    "/console/endpoints",
-    "/console/endpoints/ep_1/disable",
-    "/console/endpoints/ep_1/deliveries/one/replay",
     "/console/users/import",
     "/console/users/reconcile",
     "/console/users/disconnect",
@@ -402,7 +398,7 @@ def test_what_the_api_refuses_is_shown_with_the_way_back(signed_in: TestClient[A
 def test_each_page_shows_what_it_could_not_get(signed_in: TestClient[Any], path: str):
     answer = signed_in.get(path)
     # They are in Kafka alone.
-    is_there = path in {"/console/deployments", "/console/endpoints", "/console/keys"}
+    is_there = path in {"/console/deployments", "/console/keys"}
     is_composed = path == "/console" or path.startswith("/console/search")
     assert answer.status_code == (200 if is_there or is_composed else 503), answer.text
     assert ("store_unavailable" in answer.text) is not is_there
@@ -688,34 +684,6 @@ def test_a_key_is_created_rotated_and_revoked_and_its_text_shown_once(
     assert answer.headers["location"] == "/console/keys?done=revoke"
     assert "all gateways refuse it" in signed_in.get(answer.headers["location"]).text
     assert signed_in.get("/v1/audit", headers={"x-api-key": rotated}).status_code == 401
-
-
-def test_an_endpoint_is_created_disabled_and_deleted_and_its_secret_shown_once(
-    signed_in: TestClient[Any],
-):
-    form = {"token": token(signed_in), "url": "https://example.com/hooks", "types": "nonsense"}
-    refused = signed_in.post("/console/endpoints", data=form)
-    assert refused.status_code == 400
-    assert 'value="https://example.com/hooks"' in refused.text
-    assert 'class="mistake"' in refused.text
-    form["types"] = "instance_errored dead_letter"
-    created = signed_in.post("/console/endpoints", data=form)
-    (secret,) = re.findall(r"<code>(whsec_[^<]+)</code>", created.text)
-    (endpoint,) = re.findall(r"<h1>(ep_\w+)</h1>", created.text)
-    listed = signed_in.get("/console/endpoints").text
-    assert endpoint in listed
-    assert secret not in listed
-    at = f"/console/endpoints/{endpoint}"
-    done = signed_in.post(f"{at}/disable", data={"token": form["token"]})
-    assert done.headers["location"] == f"{at}?done=disable"
-    assert "disabled" in signed_in.get(at).text
-    rotated = signed_in.post(f"{at}/rotate", data={"token": form["token"]}).text
-    assert "Copy the secret now" in rotated
-    assert secret not in rotated
-    done = signed_in.post(f"{at}/delete", data={"token": form["token"]})
-    assert done.headers["location"] == "/console/endpoints?done=delete"
-    assert signed_in.get(at).status_code == 404
-    assert signed_in.post(f"{at}/explode", data={"token": form["token"]}).status_code == 404
 
 
 def test_a_session_of_a_key_has_the_rights_of_the_key(signed_in: TestClient[Any]):
