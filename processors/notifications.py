@@ -14,6 +14,7 @@ import msgspec
 
 from headwater.processors.api_keys import Scope
 from headwater.processors.input_texts import rfc3339
+from headwater.schemas.auditor import AuditorFinding
 from headwater.schemas.history import (
     Failure,
     HistoryAppended,
@@ -24,7 +25,7 @@ from headwater.schemas.history import (
     StartRun,
 )
 from headwater.schemas.tables import Row, Table, begins_with_user
-from headwater.schemas.topics import DEAD_LETTERS, WORKFLOW_HISTORY
+from headwater.schemas.topics import AUDITOR, DEAD_LETTERS, WORKFLOW_HISTORY
 
 #: The built-in workflow that sends notifications: an instance per notification and endpoint.
 NOTIFY: Final = "headwater-notification"
@@ -56,6 +57,7 @@ class NotificationType(StrEnum):
     ROW_DELETED = "row_deleted"
     INSTANCE_STUCK = "instance_stuck"
     LAG = "lag"
+    AUDITOR_FINDING = "auditor_finding"
     TEST = "test"
 
 
@@ -77,6 +79,7 @@ SCOPE_OF_TYPE: Final[Mapping[NotificationType, Scope]] = {
     **dict.fromkeys(ROW_TYPES, Scope.ROWS_READ),
     NotificationType.INSTANCE_STUCK: Scope.INSTANCES_READ,
     NotificationType.LAG: Scope.SYSTEM_READ,
+    NotificationType.AUDITOR_FINDING: Scope.SYSTEM_READ,
     NotificationType.TEST: Scope.SYSTEM_READ,
 }
 #: Types that rules can react to.
@@ -274,6 +277,28 @@ def of_row(table: Table, row: Row, partition: int, offset: int, appended_ms: int
 def _bounded(values: dict[str, Any]) -> dict[str, Any] | None:
     """Return the columns of a row; None if they are too large to be sent."""
     return values if len(msgspec.json.encode(values)) <= DATA_BYTES_MAX else None
+
+
+# -- findings of the auditor
+
+
+def of_finding(finding: AuditorFinding, partition: int, offset: int) -> Notification | None:
+    """Return the notification of a finding that begins or ends; None if only its detail changed."""
+    if not finding.ended_ms and finding.first_seen_ms != finding.last_seen_ms:
+        return None
+    type_ = NotificationType.AUDITOR_FINDING
+    return Notification(
+        id=notification_id(type_, AUDITOR, partition, offset),
+        type=type_,
+        at_ms=finding.ended_ms or finding.first_seen_ms,
+        data={
+            "law": finding.law,
+            "subject": finding.subject,
+            "detail": finding.detail[:_MESSAGE_CHARS],
+            "first_seen": rfc3339(finding.first_seen_ms),
+            "ended": rfc3339(finding.ended_ms) if finding.ended_ms else None,
+        },
+    )
 
 
 # -- what a worker looks for

@@ -25,6 +25,9 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
 )
 #: Key of a claim. Its value is empty. No other key of Headwater begins like that.
 CLAIM_KEY: Final = b"\x00claim"
+#: Key of a record that only takes up an offset, because the record that had it is in another
+#: partition since the topics got more partitions, or was removed (ADR 0101). Clients skip it.
+GAP_KEY: Final = b"\x00gap"
 
 
 def epoch_of(headers: Sequence[tuple[str, bytes | None]]) -> int | None:

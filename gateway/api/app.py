@@ -162,10 +162,8 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     service = _workflow_service(settings, ports.workflows, keys, limited, streams)
     # For health checks and streams, which do not wait for other reads, nor these for them.
     watching, following = own_pools = [ports.reader.with_own_pool() for _ in range(2)]
-    quality = DataQuality(ports.reader, silence_limits(providers_of(sources)))
-    system = SystemMetrics(ports.reader, ports.read_lags, quality.counted)
-    failures, watch = Failures(ports.reader, ports.clock), _loop_watch(metrics)
-    further, posted = [quality.route, *failures.routes], webhook_sources(sources)
+    quality, system, failures = background = _background(ports, sources)
+    watch, posted = _loop_watch(metrics), webhook_sources(sources)
     receivers = _receivers(posted, ports, bodies, peer_of, refusals, metrics)
     auditing = _auditing(settings, ports, peer_of, metrics)
     refused_keys, uploads = RefusedKeys(peer_of, ports.clock), _upload_limits(settings, ports)
@@ -176,7 +174,9 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
             _any_other_source(", ".join(source.name for source in posted)),
             read_routes(ports.reader, following, callers, streams),
             *user_routes(_user_ports(ports), callers, limited, peer_of, uploads),
-            *_operators_routes(settings, ports, sources, keys, limited, further),
+            *_operators_routes(
+                settings, ports, sources, keys, limited, [quality.route, *failures.routes]
+            ),
             _console(settings, ports, keys, report_refusal, limited),
             registry_routes(settings.topic_prefix),
             asyncapi_route(_VERSION, settings.topic_prefix),
@@ -187,7 +187,7 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
         lifespan=[
             lambda _app: ring.following(),
             lambda _app: _running(ports, service, own_pools, watch, metrics),
-            *(_while_open(counted) for counted in (quality, system, failures)),
+            *(_while_running(queries) for queries in background),
             lambda _app: appending_refusals(refused_keys, auditing),
             lambda _app: appending_checkpoints(_checkpoints(settings, ports, auditing)),
         ],
@@ -212,11 +212,19 @@ def create_app(settings: Settings, sources: Sequence[AnySource], ports: Ports) -
     return app
 
 
-def _while_open(
-    counted: DataQuality | SystemMetrics | Failures,
+def _background(
+    ports: Ports, sources: Sequence[AnySource]
+) -> tuple[DataQuality, SystemMetrics, Failures]:
+    """Return the queries that are repeated in the background."""
+    quality = DataQuality(ports.reader, silence_limits(providers_of(sources)))
+    system = SystemMetrics(ports.reader, ports.read_lags, quality.counted)
+    return quality, system, Failures(ports.reader, ports.clock)
+
+
+def _while_running(
+    queries: DataQuality | SystemMetrics | Failures,
 ) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
-    """Return a lifespan, in which what is counted in the background is counted."""
-    return lambda _app: counted.running()
+    return lambda _app: queries.running()
 
 
 def _receivers(

@@ -168,6 +168,11 @@ async def attempt(request: ASGIConnection[Any, Any, Any, Any], **details: Unpack
         await record.attempt()
 
 
+async def attempt_run(request: AnyRequest, run_id: str, workflow: str) -> None:
+    """Append the `attempted` entry of a request before it changes a run; see `attempt`."""
+    await attempt(request, run_id=run_id, workflow=workflow)
+
+
 async def attempt_operation(request: AnyRequest) -> None:
     """Append the `attempted` entry of an operation before its handler runs.
 

@@ -56,7 +56,7 @@ def audit() -> None:
 @audit.command(
     "list", epilog=examples("headwater audit list", "headwater audit list --result failure --json")
 )
-@click.option("--project", metavar="NAME", help="Only this project.")
+@click.option("--project", metavar="NAME", help="The gateway's project; others are refused.")
 @click.option("--action", help="Only this action, as deployments.activate.")
 @click.option(
     "--result", type=click.Choice(["attempted", "success", "failure"]), help="Only this result."

@@ -176,6 +176,7 @@ def _system_checks(settings: "Settings", api: Api) -> Iterator[Finding]:
         yield findings.clock(gateway.clock)
         rows = partial(_verification, settings, gateway, api)
         yield _checked("rows", rows, "headwater rebuild --verify")
+        yield _checked("auditor", partial(_auditor, gateway, api))
         yield _checked("keys", partial(_keys, settings, gateway, api))
         yield _checked("disk", lambda: _disk(settings.data_dir))
         yield from _monitored(settings)
@@ -336,6 +337,13 @@ def _verification(settings: "Settings", gateway: _Gateway, api: Api) -> Finding:
     # The schedule leaves out workflows.
     scheduled = [name for name in names if name != _WORKFLOWS] if settings.verify_cron else []
     return findings.verification(rebuilds, now, scheduled)
+
+
+def _auditor(gateway: _Gateway, api: Api) -> Finding:
+    if gateway.errors is None:
+        return Finding("auditor", "unknown", "the gateway did not answer")
+    now = datetime.fromtimestamp(now_ms() / 1000, UTC)
+    return findings.audited(api.find("/admin/auditor"), now)
 
 
 def _keys(settings: "Settings", gateway: _Gateway, api: Api) -> Finding:

@@ -21,6 +21,8 @@ DISK_FREE_MIN: Final = 2 * 1024**3
 DISK_FREE_SHARE: Final = 0.10
 #: Scheduled projections are compared with Kafka every night.
 VERIFICATION_AGE_MAX: Final = timedelta(days=3)
+#: The auditor reports every two minutes at rest.
+AUDITOR_REPORT_AGE_MAX: Final = timedelta(minutes=15)
 #: Records that a consumer may lag behind temporarily.
 LAG_MAX: Final = 10_000
 #: Consumer groups that a deployment needs, by the first word of their members' names.
@@ -125,6 +127,22 @@ def refused_records(number: int | None) -> Finding:
             "select * from projection_errors; and report it: these are bugs",
         )
     return Finding("projector's errors", "ok", "none")
+
+
+def audited(report: Mapping[str, Any] | None, now: datetime) -> Finding:
+    """Check the auditor's report; None if there is none."""
+    command = "headwater auditor status"
+    if report is None:
+        return Finding("auditor", "warning", "it has never run", "headwater auditor")
+    laws = sorted({one["law"] for one in report["findings"] if one["ended"] is None})
+    if laws:
+        return Finding("auditor", "problem", f"violated: {', '.join(laws)}", command)
+    verified = f"{report['lost']} lost of {counted(report['deliveries'], 'delivery', 'deliveries')}"
+    age = now - datetime.fromisoformat(report["at"])
+    if age > AUDITOR_REPORT_AGE_MAX:
+        minutes = round(age.total_seconds() / 60)
+        return Finding("auditor", "warning", f"{verified}, {minutes} minutes ago", command)
+    return Finding("auditor", "ok", verified)
 
 
 def verification(

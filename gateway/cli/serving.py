@@ -45,6 +45,7 @@ from headwater.processors.sources import AnySource, kafka_sources, providers_of
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.gateway_state import IdempotencyKeys
 from headwater.projections.postgres.schema_prefix import check_prefix
+from headwater.projections.projector.growth import topic_growths
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.runs import Runs
 from headwater.projections.workflows.world import WorldEntries
@@ -91,6 +92,7 @@ async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
             append_timeout_s=settings.append_timeout_s,
             placement=Placement(providers_of(sources), settings.user_prefix),
             clock=clock,
+            growths=partial(topic_growths, reader),
         ),
         answers=AnswerLog(cluster=cluster),
         audit=AuditLog(cluster=cluster, append_timeout_s=settings.append_timeout_s),

@@ -48,6 +48,7 @@ from headwater.streams.kafka.topics import (
     compare,
     describe_catalog,
     named_in_kafka,
+    refuse_closed,
     refuse_foreign,
 )
 
@@ -82,6 +83,7 @@ def check(mend: bool, kafka: str | None, partitions: int | None, replication: in
             "names another one, and HEADWATER_KAFKA_PORT another port of `headwater up`"
         ) from error
     refuse_foreign(cluster, existing)
+    refuse_closed(cluster, existing)
     differences = compare(
         existing, partitions=settings.partitions, replication=settings.replication
     )

@@ -27,6 +27,7 @@ def _checked_names(
         "headwater topics create --partitions 12",
         "headwater topics check",
         "headwater topics skip webhooks 0 17",
+        "headwater topics grow --partitions 24 --to v2.",
     ),
 )
 def topics() -> None:
@@ -95,3 +96,4 @@ def make_topics(
 
 
 topics.add_on_demand("topic_repair:check", "topic_repair:skip", "topic_repair:accept_loss")
+topics.add_on_demand("topic_growth:grow")

@@ -1,4 +1,4 @@
-"""Settings of monitoring: where processes answer monitors."""
+"""Settings of monitoring: where processes answer monitors, and the auditor."""
 
 import re
 from typing import Final
@@ -14,7 +14,7 @@ _PORT_MAX: Final = 65_535
 
 
 class MonitoringSettings(BaseSettings):
-    """Where processes answer monitors."""
+    """Where processes answer monitors, and the auditor."""
 
     metrics_address: str = Field(
         default="",
@@ -29,6 +29,17 @@ class MonitoringSettings(BaseSettings):
         le=_PORT_MAX,
         description="For a workflow worker without HEADWATER_METRICS_ADDRESS: the port on "
         "loopback where it answers monitors; 0 for none.",
+    )
+
+    auditor: bool = Field(
+        default=False,
+        description="Whether the projector also runs the auditor; `headwater up` has it.",
+    )
+    auditor_rows: int = Field(
+        default=6,
+        ge=0,
+        le=100_000,
+        description="Rows that the auditor compares in a minute; 0 for none.",
     )
 
     @field_validator("metrics_address")

@@ -21,11 +21,12 @@ from headwater.gateway.settings.exposure import (
     weakness_of,
 )
 from headwater.gateway.settings.monitoring import MonitoringSettings
-from headwater.gateway.settings.patterns import HOOKS, JWKS, LABEL, LABEL_OR_NONE, URL_OR_NONE
+from headwater.gateway.settings.patterns import HOOKS, LABEL, LABEL_OR_NONE, URL_OR_NONE
 from headwater.gateway.settings.projects import ProjectSettings
 from headwater.gateway.settings.replays import ReplaySettings
 from headwater.gateway.settings.sign_in import SignInSettings
 from headwater.gateway.settings.terra import TerraSettings
+from headwater.gateway.settings.users import UserSettings
 from headwater.gateway.settings.workflows import OwnershipSettings, WorkflowSettings
 
 _SERVER: Final = re.compile(r"[^\s,@/]+:[0-9]{1,5}")
@@ -98,26 +99,6 @@ class KafkaSettings(BaseSettings):
 
 
 # -- tokens of users
-
-
-class UserSettings(BaseSettings):
-    """Verification of users' tokens."""
-
-    jwks: str = Field(
-        default="",
-        pattern=JWKS,
-        description="Keys of the issuer of users' tokens: the URL or the file of its JWKS; empty "
-        "accepts no tokens, but `headwater up` has its own issuer; http:// only on loopback.",
-    )
-    jwt_issuer: str = Field(
-        default="",
-        description="The issuer that users' tokens must name as iss; empty allows any on loopback.",
-    )
-    jwt_audience: str = Field(
-        default="",
-        description="The audience that users' tokens must name as aud; empty accepts tokens "
-        "without one, only on loopback.",
-    )
 
 
 # -- all settings
@@ -314,16 +295,6 @@ class Settings(
         default=(),
         description="Keys of the hourly checkpoints of the audit log, separated by commas: the "
         "first signs, `headwater audit verify` accepts any; empty for unsigned checkpoints.",
-    )
-    auditor: bool = Field(
-        default=False,
-        description="Whether the projector also runs the auditor; `headwater up` has it.",
-    )
-    auditor_rows: int = Field(
-        default=6,
-        ge=0,
-        le=100_000,
-        description="Rows that the auditor compares in a minute; 0 for none.",
     )
     hook_keys: Secrets = Field(
         default=(),

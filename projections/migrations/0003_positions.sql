@@ -50,6 +50,7 @@ create table projection_identity (
     id uuid not null default gen_random_uuid(),
     deletions_pruned xid8 not null default '0',
     topic_prefix text,
+    growths jsonb not null default '[]',
     one boolean primary key default true check (one)
 );
 
@@ -62,6 +63,8 @@ comment on column projection_identity.deletions_pruned is
     'Last transaction whose deletions were pruned from the table deletions; 0 if none were.';
 comment on column projection_identity.topic_prefix is
     'Prefix of the topics that the rows come from; null before the projector has run.';
+comment on column projection_identity.growths is
+    'How the topics got more partitions, the oldest growth first: [[number of partitions before, [end of each partition of the topic webhooks]]].';
 comment on column projection_identity.one is 'Limits the table to one row.';
 
 -- A server that crashed, or a promoted replica, may have lost the last transactions, and reuses

@@ -59,8 +59,8 @@ _BYTES_PER_MS: Final = 10
 _ROUND_RECORDS: Final = 50_000
 #: How far the clocks of brokers may differ.
 _CLOCKS_MS: Final = 5_000
-#: Rounds between two checks of leader epochs.
-_EPOCHS_EVERY: Final = 30
+#: Rounds between two checks of leader epochs, and of first offsets.
+_CHECK_EVERY: Final = 30
 #: A new leader may report an older end for a moment; if it stays, the log was cut.
 _CHECKS: Final = 5
 _CHECK_PAUSE_S: Final = 1.0
@@ -174,7 +174,7 @@ class Auditor:
                     "the log is read from its beginning: the state is unreadable: %s", error
                 )
         self._facts = Facts(self.state, self._may_recur)
-        self._due_ms = 0
+        self._due_ms = self._rounds = 0
 
     def _is_waiting(self) -> bool:
         return any(self.state.deliveries.waiting.values())
@@ -195,14 +195,16 @@ class Auditor:
             ends = {**ends, **await self._offsets.ends_of(shorter)}
         cuts = [cut for topic, of_topic in ends.items() for cut in logs.apply_ends(topic, of_topic)]
         cuts += logs.apply_missing(known.keys() - ends.keys())
-        if self._rounds % _EPOCHS_EVERY == 0:
+        is_due = self._rounds % _CHECK_EVERY == 0
+        if is_due:
             cuts += await self._cuts_of_epochs()
         self._rounds += 1
         for cut in cuts:
             log.error("%s/%d was cut before offset %d", cut.topic, cut.partition, cut.known)
             logs.note(cut, self._clock())
         self._read_again({cut.topic for cut in cuts})
-        await self._find_beginnings()
+        if is_due or cuts:
+            await self._find_beginnings()
         return bool(cuts)
 
     async def _cuts_of_epochs(self) -> list[Cut]:
@@ -255,9 +257,12 @@ class Auditor:
 
     async def _read_deliveries(self, ends: Mapping[str, tuple[int, ...]]) -> bool:
         """Read deliveries, and then what became of them; return whether nothing is left."""
-        latest = await self._offsets.ends_of([WEBHOOKS])
-        spans = self._spans(latest)
         evidence = self._spans({topic: ends.get(topic, ()) for topic in EVIDENCE})
+        spans = self._spans({WEBHOOKS: ends.get(WEBHOOKS, ())})
+        if not evidence and not spans:
+            return True
+        # Only now: what caused the evidence is before these ends.
+        spans = self._spans(await self._offsets.ends_of([WEBHOOKS]))
         is_limited = sum(span.end - span.start for span in spans.values()) > _ROUND_RECORDS
         if is_limited:
             until_ms = await self._limit(spans)
@@ -272,13 +277,15 @@ class Auditor:
         await self._read(self._spans({WORKFLOW_HISTORY: ends.get(WORKFLOW_HISTORY, ())}))
 
     def _spans(self, ends: Mapping[str, tuple[int, ...]]) -> dict[TopicPartition, Span]:
-        positions = self.state.positions
-        return {
-            TopicPartition(topic, partition): Span(start, end)
-            for topic, of_topic in ends.items()
-            for partition, end in enumerate(of_topic)
-            if (start := positions[topic][partition].next_offset) < end
-        }
+        spans = {}
+        for topic, of_topic in ends.items():
+            positions = self.state.positions.setdefault(topic, {})
+            for partition, end in enumerate(of_topic):
+                # A partition that was added later begins at 0.
+                start = positions.setdefault(partition, ReadPosition(0)).next_offset
+                if start < end:
+                    spans[TopicPartition(topic, partition)] = Span(start, end)
+        return spans
 
     async def _before(
         self, spans: Mapping[TopicPartition, Span], until_ms: int

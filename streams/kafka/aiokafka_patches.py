@@ -26,6 +26,9 @@ text compresses to a thousandth: a hundred deliveries of the largest size would 
 together, a gigabyte. With the patch a call returns a limited number of unpacked bytes of a
 partition, or one record; the next call returns the rest.
 
+Gaps: `getmany` skips gap records, which only take up the offsets of records that are in another
+partition (`GAP_KEY`).
+
 Connecting: a client makes one connection at a time. While it waits for a suspended broker, it
 connects to no other. The patch makes one at a time to every broker. A connection that is made after
 its client was closed is closed, too.
@@ -63,6 +66,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, SaslAuthentication
 from aiokafka.producer.sender import Sender
 from aiokafka.record._crecords import default_records
 
+from headwater.schemas.epochs import GAP_KEY
 from headwater.streams.kafka.consumer_groups import (
     commit_leader_epochs,
     patch_static_members,
@@ -318,6 +322,8 @@ def _get_all(self: FetchResult, max_records: int | None = None) -> list[Any]:
         return records
     size, is_whole = 0, True
     for record in self._partition_records:
+        if record.key == GAP_KEY:
+            continue
         records.append(record)
         size += record.serialized_key_size + record.serialized_value_size
         if len(records) == max_records or size >= _RETURNED_BYTES:

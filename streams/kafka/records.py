@@ -42,6 +42,22 @@ def partition_of(key: bytes, partitions: int) -> int:
     return crc32(key) % partitions
 
 
+def moved_to(partition: int, count: int) -> list[int]:
+    """Return where records of a partition may be if the topic has got more partitions since.
+
+    Args:
+        partition: The partition that a position names.
+        count: Number of partitions today.
+    """
+    former = former_counts(partition, count)
+    return [n for n in range(count) if n != partition and any(n % f == partition for f in former)]
+
+
+def former_counts(partition: int, count: int) -> list[int]:
+    """Return how many partitions a topic may have had before, when it had a partition."""
+    return [former for former in range(partition + 1, count) if count % former == 0]
+
+
 def position_of(record: Incoming) -> str:
     """Return the position of a record as traces and logs show it: topic/partition@offset."""
     return f"{record.topic}/{record.partition}@{record.offset}"

@@ -21,6 +21,9 @@ _OF_TOPIC: Final = 1
 #: services do not let users set. With another value, a replica that lags may become leader, and
 #: records that it lacks are lost.
 _TO_HAVE: Final = {"unclean.leader.election.enable": "false"}
+#: Value of `max.message.bytes` with which the broker refuses every append: of topics that were
+#: copied into ones with more partitions.
+CLOSED: Final = "0"
 #: Settings that may be greater than in the catalog.
 _MORE_IS_FINE: Final = frozenset(
     {"max.message.bytes", "min.insync.replicas", "min.compaction.lag.ms", "delete.retention.ms"}
@@ -39,6 +42,13 @@ class TopicsTaken(HeadwaterError):
 
     disposition = Disposition.HALT
     code = "topics_taken"
+
+
+class TopicsClosed(HeadwaterError):
+    """Topics were copied, or are being copied, into ones with more partitions."""
+
+    disposition = Disposition.HALT
+    code = "topics_closed"
 
 
 class TopicState(NamedTuple):
@@ -75,7 +85,7 @@ async def create_topics(cluster: Cluster, *, partitions: int, replication: int) 
     """
     refuse_foreign(cluster, await describe_catalog(cluster))
     configs = {topic.name: topic.config(replication) for topic in TOPICS}
-    return await _create(cluster, configs, partitions, replication)
+    return await create_topics_with(cluster, configs, partitions, replication)
 
 
 async def create_authors_topics(
@@ -88,12 +98,23 @@ async def create_authors_topics(
     """
     # The largest record that a step may publish fits; all else is the broker's default.
     configs = {name: {"max.message.bytes": str(MAX_RECORD_BYTES)} for name in names}
-    return await _create(cluster, configs, partitions, replication)
+    return await create_topics_with(cluster, configs, partitions, replication)
 
 
-async def _create(
+async def create_topics_with(
     cluster: Cluster, configs: Mapping[str, dict[str, str]], partitions: int, replication: int
 ) -> list[str]:
+    """Create those topics that are missing; return their names in Kafka.
+
+    Args:
+        cluster: The cluster.
+        configs: Configurations by topic.
+        partitions: Number of partitions of each.
+        replication: Number of replicas.
+
+    Raises:
+        BrokerUnavailable: No broker answered, or it refused; with the broker's reason.
+    """
     async with admin_client(cluster) as admin:
         present = set(await admin.list_topics())
         missing = [
@@ -177,7 +198,26 @@ def refuse_foreign(cluster: Cluster, topics: Mapping[str, TopicState]) -> None:
 def _is_configured(state: TopicState) -> bool:
     largest = state.config.get("max.message.bytes", "")
     is_large = largest.isdigit() and int(largest) >= MAX_RECORD_BYTES
-    return is_large and state.config.get("compression.type") == COMPRESSION
+    return (is_large or largest == CLOSED) and state.config.get("compression.type") == COMPRESSION
+
+
+def is_closed(topics: Mapping[str, TopicState]) -> bool:
+    """Return whether topics were closed, to be copied into ones with more partitions."""
+    return any(state.config.get("max.message.bytes") == CLOSED for state in topics.values())
+
+
+def refuse_closed(cluster: Cluster, topics: Mapping[str, TopicState]) -> None:
+    """Check that topics are open.
+
+    Raises:
+        TopicsClosed: The broker refuses appends to them.
+    """
+    if is_closed(topics):
+        raise TopicsClosed(
+            f"expected open topics, found that `headwater topics grow` has closed those with the "
+            f"prefix {cluster.prefix!r}: set HEADWATER_TOPIC_PREFIX to the prefix of the new ones. "
+            "Before they are complete, `headwater topics grow --abort` opens the old ones again"
+        )
 
 
 def compare(
@@ -229,7 +269,8 @@ def _differences(
                 str(state.partitions),
                 False,
                 f"HEADWATER_PARTITIONS={state.partitions}; topics keep theirs, because keys would "
-                "move away from records already there",
+                "move away from records already there. `headwater topics grow` copies all topics "
+                "into ones with more partitions",
             )
         )
     if replication is not None and replication != state.replication:
@@ -280,8 +321,18 @@ async def alter_topics(
     configs = {difference.topic: dict(topics[difference.topic].own) for difference in altered}
     for difference in altered:
         configs[difference.topic][difference.what] = difference.expected
+    await set_configs(cluster, configs)
+    return altered
+
+
+async def set_configs(cluster: Cluster, configs: Mapping[str, Mapping[str, str]]) -> None:
+    """Replace all values that are set for topics.
+
+    Raises:
+        BrokerUnavailable: No broker answered, or it refused; with the broker's reason.
+    """
     resources = [
-        ConfigResource(ConfigResourceType.TOPIC, name, configs=config)
+        ConfigResource(ConfigResourceType.TOPIC, name, configs=dict(config))
         for name, config in configs.items()
     ]
     async with admin_client(cluster) as admin:
@@ -293,7 +344,6 @@ async def alter_topics(
                     f"expected to alter the topic {name}, found: {for_code(code).__name__} "
                     f"{message or ''}"
                 )
-    return altered
 
 
 def create_topic_hint(topic: str) -> str:
@@ -346,9 +396,11 @@ async def check_topics(cluster: Cluster) -> None:
     Raises:
         TopicsLoseData: Acknowledged records may be lost, so that the process must not start.
         TopicsTaken: Topics of another program have names of the catalog.
+        TopicsClosed: They were copied into topics with more partitions.
     """
     topics = await _retrying().until_done(lambda: describe_catalog(cluster))
     refuse_foreign(cluster, topics)
+    refuse_closed(cluster, topics)
     differences = named_in_kafka(cluster, compare(topics))
     for difference in differences:
         log.warning("%s", difference.line())

@@ -128,7 +128,9 @@ class OwnedPartitions:
 
     def _measure(self) -> None:
         counts = Counter(self._phases.copy().values())
-        PARTITIONS.replace({(phase.value,): counts[phase] for phase in Phase})
+        PARTITIONS.replace(
+            {(phase.value,): counts[phase] for phase in Phase if phase is not Phase.UNASSIGNED}
+        )
 
     def progress(self, number: int, what: str) -> None:
         """Record progress of a partition, or that it has nothing to do, while it is assigned."""

@@ -244,7 +244,7 @@ class Processing:
         kind, updates = self._provider_of(event).types[event.type], updates_of(result)
         if kind.fills_lookup:
             updates = tuple(update for update in updates if kind.owns(update.table))
-        self.state.rows.merge_delivery(updates, trace_headers(event))
+        self.state.rows.merge_delivery(updates, trace_headers(event) if event.trace else ())
         if event.user_id and isinstance(result, Normalized):
             self._seen.setdefault(event.user_id, []).append(event)
 

@@ -6,14 +6,23 @@ or parked delivery may be processed successfully this time.
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import chain
 from typing import Final, NamedTuple
 
 import msgspec
 
-from headwater.schemas.topics import DEAD_LETTERS, WEBHOOKS
+from headwater.schemas.codec import decode
+from headwater.schemas.errors import HeadwaterError
+from headwater.schemas.records import WebhookAdmitted
+from headwater.schemas.topics import (
+    DEAD_LETTERS,
+    EVENTS,
+    UNRESOLVED,
+    WEBHOOKS,
+    WORKFLOW_COMMANDS,
+)
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster, standalone_consumer
 from headwater.streams.kafka.dead_letters import (
@@ -29,8 +38,15 @@ from headwater.streams.kafka.dead_letters import (
     text_header,
 )
 from headwater.streams.kafka.readers import iter_records_at
-from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.kafka.records import (
+    Incoming,
+    Outgoing,
+    former_counts,
+    moved_to,
+    partition_of,
+)
 from headwater.streams.kafka.topics import TopicState, describe_catalog
+from headwater.streams.pipeline.wiping import subject_of
 
 _TOPIC: Final = CONNECT_PREFIX + "topic"
 _PARTITION: Final = CONNECT_PREFIX + "partition"
@@ -156,7 +172,7 @@ class DeadLetters:
                 ReplayResult(letter.partition, letter.offset, topic, ok=not problem, detail=problem)
             )
             if not problem:
-                records.append(_record(letter, topic, int(partition)))
+                records.append(_record(letter, topic, int(partition), topics[topic].partitions))
                 marks.append(_replayed(letter, self._clock()))
         await self._appender.append_or_stop(records)
         await self._appender.append_or_stop(marks)
@@ -179,13 +195,16 @@ class DeadLetters:
         """
         pending = {delivery.event_id: delivery for delivery in deliveries}
         appended: dict[str, tuple[int, int]] = {}
-        for turn in range(max((len(delivery.positions) for delivery in deliveries), default=0)):
+        turns = max((len(delivery.positions) for delivery in deliveries), default=0)
+        for turn in range(turns + 1):
             # Compaction keeps the last record of an id: try one position after the other.
             positions = [
                 delivery.positions[turn]
                 for delivery in pending.values()
                 if turn < len(delivery.positions)
             ]
+            if turn == turns and pending:
+                positions = await self._moved(pending.values())
             # In batches: all of them may not fit in memory.
             async with aclosing(iter_records_at(self._cluster, WEBHOOKS, positions)) as batches:
                 async for records in batches:
@@ -199,6 +218,16 @@ class DeadLetters:
                         offset = next(offsets[record.partition])
                         appended[delivery.event_id] = (record.partition, offset)
         return appended
+
+    async def _moved(self, deliveries: Iterable[DeliveryToReplay]) -> list[tuple[int, int]]:
+        """Return where deliveries may be if the topics have got more partitions since."""
+        count = await self._appender.partitions(WEBHOOKS)
+        return [
+            (moved, offset)
+            for delivery in deliveries
+            for partition, offset in delivery.positions
+            for moved in moved_to(partition, count)
+        ]
 
     async def _appended(self, records: Sequence[Outgoing]) -> Mapping[int, Iterator[int]]:
         """Append records; return their offsets in order, by partition."""
@@ -235,10 +264,43 @@ def _problem(letter: Incoming, topic: str, partition: str, topics: Mapping[str, 
     return ""
 
 
-def _record(letter: Incoming, topic: str, partition: int) -> Outgoing:
-    """Return the record that puts a dead letter back."""
+def _record(letter: Incoming, topic: str, partition: int, count: int) -> Outgoing:
+    """Return the record that puts a dead letter back into a topic of some partitions."""
     headers = [*original(letter), (REPLAY_OF, _position(letter.partition, letter.offset))]
-    return Outgoing(topic, partition, key_of(letter), letter.value, headers)
+    record = Outgoing(topic, partition, key_of(letter), letter.value, headers)
+    return record._replace(partition=partition_now(record, count))
+
+
+def partition_now(record: Outgoing, count: int) -> int:
+    """Return the partition of a record that is put back into its topic.
+
+    That is its own, unless the topic got more partitions since: then a hop or a command belongs to
+    the partition of its owner. A delivery in `webhooks` is sent on by the pipeline.
+
+    Args:
+        record: The record, with the partition that it was read from.
+        count: Number of partitions of the topic.
+    """
+    try:
+        owners = [owner.encode() for owner in _owners_of(record) if owner]
+    except (HeadwaterError, ValueError, msgspec.MsgspecError):
+        return record.partition
+    if any(partition_of(owner, count) == record.partition for owner in owners):
+        return record.partition
+    for owner in owners:
+        for former in former_counts(record.partition, count):
+            if partition_of(owner, former) == record.partition:
+                return partition_of(owner, count)
+    return record.partition
+
+
+def _owners_of(record: Outgoing) -> tuple[str | None, ...]:
+    if record.topic == EVENTS:
+        event = decode(record.value, WebhookAdmitted)
+        return (event.user_id, event.subject, event.event_id)
+    if record.topic == UNRESOLVED:
+        return (subject_of(record.key),)
+    return ((record.key or b"").decode(),) if record.topic == WORKFLOW_COMMANDS else ()
 
 
 def _marked(record: Incoming, delivery: DeliveryToReplay, replay_id: str | None) -> Outgoing:

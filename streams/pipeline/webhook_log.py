@@ -22,10 +22,14 @@ from headwater.streams.kafka.append_queues import GroupCommit
 from headwater.streams.kafka.appender import Producers
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.idle_fetches import IDLE_FETCH_MS
-from headwater.streams.kafka.readers import read_records_at
-from headwater.streams.kafka.records import Outgoing, partition_of, text_of
+from headwater.streams.kafka.records import Incoming, Outgoing, partition_of, text_of
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.pipeline.delivery_headers import delivery_headers
+from headwater.streams.pipeline.delivery_lookup import (
+    ReadGrowths,
+    no_growths,
+    read_deliveries_at,
+)
 
 log = logging.getLogger(__name__)
 
@@ -128,8 +132,10 @@ class WebhookLog:
         placement: Placement,
         clock: Callable[[], int],
         producers: Producers | None = None,
+        growths: ReadGrowths = no_growths,
     ) -> None:
         self._cluster = cluster
+        self._growths = growths
         self._timeout_s = append_timeout_s
         self._placement = placement
         self._clock = clock
@@ -368,9 +374,7 @@ class WebhookLog:
             UnknownSchema: The record is not a delivery.
         """
         position = (partition, offset)
-        records = await read_records_at(
-            self._cluster, WEBHOOKS, [position], within_s=self._timeout_s
-        )
+        records = await self._read_at([position], self._timeout_s)
         record = records.get(position)
         if record is None or record.value is None:
             return None
@@ -387,12 +391,20 @@ class WebhookLog:
             UndecodableRecord: A record is not a delivery.
             UnknownSchema: A record is not a delivery.
         """
-        records = await read_records_at(self._cluster, WEBHOOKS, positions)
+        records = await self._read_at(positions)
         return {
             position: decode(record.value, WebhookReceived)
             for position, record in records.items()
             if record.value is not None
         }
+
+    async def _read_at(
+        self, positions: Collection[tuple[int, int]], within_s: float | None = None
+    ) -> Mapping[tuple[int, int], Incoming]:
+        count = self._commit.partitions
+        return await read_deliveries_at(
+            self._cluster, count, self._growths, positions, within_s=within_s
+        )
 
     async def _watch_admissions(self) -> None:
         retrying = Retrying(log, "admissions of other gateways cannot be followed")

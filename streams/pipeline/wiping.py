@@ -374,8 +374,13 @@ class WipeSearch:
         event_id = next((v.decode() for name, v in record.headers if name == EVENT_ID and v), "")
         if not event_id:
             return "" if any(name in (record.value or b"") for name in self._bytes) else None
-        if event_id in self._events or text_header(record, _TOPIC) != WEBHOOKS:
-            return event_id if event_id in self._events else None
+        topic = text_header(record, _TOPIC)
+        if event_id in self._events:
+            return event_id
+        if topic in (EVENTS, UNRESOLVED):
+            return self._of_hop(record)  # Its delivery may be in another partition.
+        if topic != WEBHOOKS:
+            return None
         delivery, offset = decode(record.value, WebhookReceived), text_header(record, _OFFSET)
         named = self._named_by(delivery)
         return self._theirs(event_id, named, self._partition, int(offset or 0))

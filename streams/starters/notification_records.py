@@ -12,14 +12,16 @@ from headwater.processors.notifications import (
     Notification,
     NotificationType,
     of_dead_letter,
+    of_finding,
     of_history,
     of_row,
 )
-from headwater.schemas.codec import decode, decode_row
+from headwater.schemas.auditor import AuditorFinding
+from headwater.schemas.codec import decode, decode_row, record_name
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
 from headwater.schemas.history import HistoryAppended
 from headwater.schemas.installed_tables import TABLE_BY_NAME, TABLE_BY_TOPIC
-from headwater.schemas.topics import DEAD_LETTERS, WORKFLOW_HISTORY
+from headwater.schemas.topics import AUDITOR, DEAD_LETTERS, WORKFLOW_HISTORY
 from headwater.streams.kafka.dead_letters import (
     CONNECT_PREFIX,
     EVENT_ID,
@@ -35,6 +37,8 @@ log = logging.getLogger(__name__)
 
 #: Beginnings of the keys of histories that lead to no notifications.
 _OWN: Final = tuple(f"{workflow}/".encode() for workflow in (NOTIFY, REACT))
+#: Name of the schema of findings.
+_FINDING: Final = "auditor_finding"
 #: Headers of a dead letter, by the name that `of_dead_letter` has for their text.
 _HEADERS: Final = {
     "topic": CONNECT_PREFIX + "topic",
@@ -61,6 +65,8 @@ def topics_of(types: Iterable[str], tables: Iterable[str] = ()) -> frozenset[str
             topics.add(WORKFLOW_HISTORY)
         elif type_ == NotificationType.DEAD_LETTER:
             topics.add(DEAD_LETTERS)
+        elif type_ == NotificationType.AUDITOR_FINDING:
+            topics.add(AUDITOR)
         elif type_ in ROW_TYPES:
             known = (
                 TABLE_BY_NAME[name] for name in tables or TABLE_BY_NAME if name in TABLE_BY_NAME
@@ -90,6 +96,11 @@ def _derived(record: Incoming) -> Iterator[Notification]:
         if not any(marks):
             fields = {name: text_header(record, of) or "" for name, of in _HEADERS.items()}
             yield of_dead_letter(fields, *position, record.timestamp)
+    elif record.topic == AUDITOR:
+        if record_name(record.value) == _FINDING:  # Others are reports.
+            notification = of_finding(decode(record.value, AuditorFinding), *position)
+            if notification is not None:
+                yield notification
     else:
         table = TABLE_BY_TOPIC[record.topic]
         yield of_row(table, decode_row(table, record.value), *position, record.timestamp)

@@ -196,11 +196,12 @@ class CommandReader:
                     *(*where, end, claims.cause),
                 )
                 partition.lose_commands(end, claims.leader_epoch, partition.now_ms)
-        if claims.cause + 1 < first:
+        read = max(claims.cause + 1, partition.replied)
+        if read < first:
             log.warning(
                 "%s/%d from offset %d to %d was deleted before it was read: it is older than the "
                 "topic's retention",
-                *(*where, claims.cause + 1, first - 1),
+                *(*where, read, first - 1),
             )
         return max(partition.replied, first)
 

@@ -72,6 +72,12 @@ def ask(system: System, path: str, body: object = None) -> dict[str, Any]:
     return dict(answer.json())
 
 
+def wait_for(system: System, path: str) -> None:
+    """Waits until Postgres has an operation: a slow system answers before it has."""
+    url = system.url() + path
+    system.wait(lambda: httpx2.get(url, headers=ADMIN, timeout=ANSWERED_WITHIN_S).is_success, path)
+
+
 def marked(system: System, replay_id: str) -> int:
     with psycopg.connect(system.dsn) as connection:
         query = "select count(*) from webhook_outcomes where replay = %s"
@@ -86,11 +92,13 @@ def test_a_replay_of_everything_changes_no_row_and_goes_on_after_a_kill(system: 
     rehearsed = ask(system, "/admin/replays", {"all": True, "dry_run": True})
     assert (rehearsed["state"], rehearsed["replayed"]) == ("done", 0)
     assert rehearsed["matched"] == len(expected.outcomes)
+    wait_for(system, f"/admin/replays/{rehearsed['id']}")
     assert ask(system, f"/admin/replays/{rehearsed['id']}") == rehearsed
 
     begun = ask(system, "/admin/replays", {"all": True, "rate": 10})
     path = f"/admin/replays/{begun['id']}"
     assert begun["instance"] == {"workflow": "headwater-replay", "id": begun["id"]}
+    wait_for(system, path)
     system.wait(lambda: ask(system, path)["replayed"] >= 20, "some pages to be replayed")
     system.kill("worker2")
     assert ask(system, path)["state"] == "running"
@@ -121,6 +129,7 @@ def prunes_what_is_past_its_retention(system: System, replay_id: str) -> None:
     assert (past["state"], past["by_workflow"]) == ("dry_run", {"headwater-replay": 2})
     begun = ask(system, "/admin/prunes", {})
     path = f"/admin/prunes/{begun['id']}"
+    wait_for(system, path)
     system.wait(lambda: ask(system, path)["state"] == "done", "the prune to end")
     done = ask(system, path)
     assert (done["matched"], done["deleted"], done["kept"]) == (2, 2, 0)
@@ -287,6 +296,7 @@ def gets_what_it_has_missed(system: System, endpoint: str, repaired: Notified) -
     ask(system, f"{endpoint}/enable", {})
     begun = ask(system, f"{endpoint}/replays", {"since": "2020-01-01T00:00:00Z"})
     replay = f"{endpoint}/replays/{begun['id']}"
+    wait_for(system, replay)
     system.wait(lambda: ask(system, replay)["state"] == "done", "the replay to end")
     for name in ("n-1", "n-3", "n-4"):
         system.wait(lambda name=name: repaired.failed(name), f"{name}, which it has missed")

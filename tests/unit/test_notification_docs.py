@@ -13,12 +13,14 @@ from headwater.processors.notifications import (
     Notification,
     NotificationType,
     of_dead_letter,
+    of_finding,
     of_history,
     of_lag,
     of_row,
     of_stuck,
 )
 from headwater.processors.triggers.rules import read_rules
+from headwater.schemas.auditor import AuditorFinding
 from headwater.schemas.history import Failure, HistoryAppended, LogEvent, RunCompleted, RunErrored
 from headwater.schemas.row_states import RowState
 from headwater.schemas.tables import TERRA_LAB_UPLOADS, Row
@@ -56,6 +58,14 @@ LETTER = of_dead_letter(
     },
     3, 17, AT_MS,
 )  # fmt: skip
+FINDING = of_finding(
+    AuditorFinding(
+        law="delivery_lost", subject="webhooks/3@17", detail="expected an outcome, found none",
+        first_seen_ms=AT_MS, last_seen_ms=AT_MS,
+    ),
+    0, 5,
+)  # fmt: skip
+assert FINDING is not None
 EXAMPLES: list[tuple[Notification, dict[str, Any]]] = [
     (
         ended(RunErrored(Failure("PaymentDeclined", "card 4 was declined"))),
@@ -69,6 +79,7 @@ EXAMPLES: list[tuple[Notification, dict[str, Any]]] = [
     (row(None, "user_amara", "u-1", 99), {}),
     (row(RowState(), None, None, 100), {}),
     (of_stuck("order", "order-17", 0, AT_MS - 20 * 60_000, AT_MS), {}),
+    (FINDING, {}),
     (of_lag("headwater", "webhooks", records=4711, seconds=312, now_ms=AT_MS), {}),
 ]
 

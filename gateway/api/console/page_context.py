@@ -38,6 +38,7 @@ SECTIONS: Final = (
     Section("users", "Users", "u"),
     Section("quality", "Quality", "q"),
     Section("system", "System", "s"),
+    Section("endpoints", "Endpoints", "e"),
     Section("audit", "Audit", "a"),
     Section("auditor", "Auditor", "r"),
     Section("keys", "Keys", "k"),
@@ -61,6 +62,11 @@ CONFIRMATIONS: Final[Mapping[str, str]] = {
     "rebuild": "The work has begun.",
     "switch": "The rows are being switched.",
     "wipe": "The wipe is ordered; its progress is in the answer of its request.",
+    "endpoint_test": "A test is being sent.",
+    "endpoint_disable": "Nothing is sent to the endpoint.",
+    "endpoint_enable": "What happens from now on is sent to the endpoint.",
+    "endpoint_delete": "The endpoint is deleted.",
+    "endpoint_replay": "The notification is being sent again.",
     "seen": "What failed until now counts as seen.",
 }
 #: Parameters of pages that are not passed on to the API.

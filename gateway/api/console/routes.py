@@ -11,7 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.types import ExceptionHandlersMap, Middleware, Scope
 
 from headwater.gateway.api.authentication import Caller, accept, admit, key_id, refuse
-from headwater.gateway.api.console import overview, views, workflow_views
+from headwater.gateway.api.console import endpoint_pages, overview, views, workflow_views
 from headwater.gateway.api.console.actions import FORMS, Form, View
 from headwater.gateway.api.console.api_client import ApiClient, ConsoleKeys
 from headwater.gateway.api.console.oidc import (
@@ -62,7 +62,9 @@ _PAGES: Final[Mapping[str, View]] = {
     "/audit": views.audit,
     "/auditor": views.auditor,
     "/keys": views.keys,
+    **endpoint_pages.PAGES,
 }
+_FORMS: Final[Mapping[str, Form]] = {**FORMS, **endpoint_pages.FORMS}
 #: Seconds that browsers cache style sheet and script; their addresses change with the content.
 _CACHE_S: Final = 86_400
 
@@ -94,7 +96,7 @@ class Console:
             BASE,
             route_handlers=[
                 *(self._page(path, view) for path, view in _PAGES.items()),
-                *(self._form(path, form) for path, form in FORMS.items()),
+                *(self._form(path, form) for path, form in _FORMS.items()),
                 *self._session_routes(),
                 *([] if self._oidc is None else self._oidc_routes(self._oidc)),
                 *(_asset(name) for name in ASSETS),

@@ -176,6 +176,7 @@ _RESOURCES: Final = (
     (re.compile(r"/admin/dlq(?:/.*)?"), "/dead-letters"),
     (re.compile(r"/v1/deployments(?:/.*)?"), "/deployments"),
     (re.compile(r"/v1/keys(?:/.*)?"), "/keys"),
+    (re.compile(r"/v1/endpoints/([^/]+)(?:/.*)?"), "/endpoints/{}"),
     (re.compile(r"/admin/rebuilds(?:/.*)?"), "/system"),
 )
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 from litestar.handlers import BaseRouteHandler
 from typing_extensions import override
 
-from headwater.gateway.api.audit import attempt, note
+from headwater.gateway.api.audit import attempt_run, note
 from headwater.gateway.api.authentication import admit, caller_in, in_process_caller
 from headwater.gateway.api.json_bodies import JsonRequest
 from headwater.gateway.api.key_guards import (
@@ -61,8 +61,8 @@ def is_system_instance(workflow: str, instance_id: str | None) -> bool:
     return not (workflow == RUNNER and of_app)
 
 
-async def attempt_run(request: AnyRequest, run_id: str, workflow: str) -> None:
-    """Append the `attempted` entry of a request before it changes a run; see `attempt`.
+async def attempt_change(request: AnyRequest, run_id: str, workflow: str) -> None:
+    """Append the `attempted` entry of a request before it changes a run that exists.
 
     Raises:
         Problem: The caller may not change the run, or the entry was not stored.
@@ -71,7 +71,7 @@ async def attempt_run(request: AnyRequest, run_id: str, workflow: str) -> None:
     is_system = is_system_instance(workflow, run_id)
     if is_system and caller is not None and Scope.SYSTEM_WRITE not in caller.scopes:
         raise insufficient_scope(caller, Scope.SYSTEM_WRITE)
-    await attempt(request, run_id=run_id, workflow=workflow)
+    await attempt_run(request, run_id, workflow)
 
 
 class BodyRequest(JsonRequest):

@@ -132,7 +132,7 @@ class WorkflowService:
         gate: ReplayGate,
         redacted: Sequence[str] = (),
     ) -> None:
-        self._ports, self._keys = ports, keys
+        self._ports = ports
         self._requests = requests_within(limits)
         self._freshness = Freshness(ports.workflows.next_offsets)
         self._ticks = Ticks(tick_urls)
@@ -141,8 +141,9 @@ class WorkflowService:
         self.request_guard = RequestGuard(Authorizer(ports.hooks), keys, Runtime(ports.clock))
         self._bodies = bodies
         folds = RunFolds(ports.runs)
+        deployments = ports.run_ports.deployments
         self._query_service = QueryService(
-            ports.workflows, self._freshness, ports.definitions, ports.run_ports.deployments, folds
+            ports.workflows, self._freshness, ports.definitions, deployments, folds
         )
         self._inspection = GraphInspection(
             self._query_service, ports.workflows, folds, EvaluatorProcess()
@@ -156,9 +157,8 @@ class WorkflowService:
         self._migrations = Migrations(ports.definitions, self._inspection, self._command_service)
         #: Also checks deployments before they are activated.
         self.gate = gate
-        self._moves = Moves(
-            ports.run_ports.deployments, gate, self._query_service, self._command_service
-        )
+        self._moves = Moves(deployments, gate, self._query_service, self._command_service)
+        self._keys = keys
         self._run_service = RunService(ports.run_ports, self._command_service, new_id=ports.new_id)
         self._queues = Queues(self._run_service, self._command_service, ports.rules)
         self._world = WorldApi(

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from typing_extensions import override
 
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds that a monitor may take to send a request or to read a response.
 _REQUEST_S: Final = 10.0
+#: Requests at the same time: a thread each. Further connections are closed without an answer.
+_REQUESTS_MAX: Final = 32
 #: Seconds until connections are accepted again after an error.
 _RETRY_S: Final = 1.0
 
@@ -70,6 +72,9 @@ def _server(address: Address, monitor: Monitor) -> "_Server":
         ) from error
 
 
+_Connection: TypeAlias = socket.socket | tuple[bytes, socket.socket]
+
+
 class _Server(ThreadingHTTPServer):
     """Answers every connection in a thread of its own."""
 
@@ -85,6 +90,7 @@ class _Server(ThreadingHTTPServer):
         self.server_port = self.socket.getsockname()[1]
         self.monitor = monitor
         self._stopped = threading.Event()
+        self._free = threading.BoundedSemaphore(_REQUESTS_MAX)
 
     def serve(self) -> None:
         """Accept connections until the server is stopped; an idle server does not wake up."""
@@ -99,6 +105,22 @@ class _Server(ThreadingHTTPServer):
         self._stopped.set()
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
+
+    @override
+    def process_request(self, request: _Connection, client_address: Any) -> None:
+        """Answer a request in a thread, if one is free."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    @override
+    def process_request_thread(self, request: _Connection, client_address: Any) -> None:
+        """Answer a request in this thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     @override
     def handle_error(self, request: object, client_address: object) -> None:

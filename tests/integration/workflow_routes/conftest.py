@@ -1,5 +1,6 @@
 """One system for all of them: two gateways, a worker, a projector, Kafka and Postgres."""
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -8,6 +9,7 @@ import httpx2
 import pytest
 
 from tests.databases import new_database
+from tests.deployed_apps import code_of, deploying
 from tests.e2e.system import System, opened
 from tests.integration.workflow_routes.asking import KEY, MISSING, base, create, of, until
 from tests.ticked import Ticked, serving
@@ -47,6 +49,17 @@ def parts(scratch: Path, database: str, ticked: Ticked) -> Iterator[System]:
 def system(parts: System) -> System:
     """The parts; the tests of a module may have it with more than is there at first."""
     return parts
+
+
+@pytest.fixture(scope="module")
+def first(parts: System) -> str:
+    """The deployment that is active from now on."""
+
+    async def release() -> str:
+        async with deploying(parts.bootstrap) as deployer:
+            return await deployer.release(code_of("first", steps=1))
+
+    return asyncio.run(release())
 
 
 def knows_all(system: System) -> bool:

@@ -53,6 +53,7 @@ PAGES = (
     "/console/why?table=daily_summary&key=user_1&key=garmin&key=2026-07-01",
     "/console/audit",
     "/console/keys",
+    "/console/endpoints",
 )
 FORMS = (
     "/console/deliveries/abc/replay",
@@ -75,6 +76,11 @@ FORMS = (
     "/console/keys",
     "/console/keys/key_1/rotate",
     "/console/keys/key_1/revoke",
+    "/console/endpoints",
+    "/console/endpoints/ep_1/rotate",
+    "/console/endpoints/ep_1/delete",
+    "/console/endpoints/ep_1/test",
+    "/console/endpoints/ep_1/deliveries/ep_1-00/replay",
 )
 
 
@@ -398,7 +404,7 @@ def test_what_the_api_refuses_is_shown_with_the_way_back(signed_in: TestClient[A
 def test_each_page_shows_what_it_could_not_get(signed_in: TestClient[Any], path: str):
     answer = signed_in.get(path)
     # They are in Kafka alone.
-    is_there = path in {"/console/deployments", "/console/keys"}
+    is_there = path in {"/console/deployments", "/console/endpoints", "/console/keys"}
     is_composed = path == "/console" or path.startswith("/console/search")
     assert answer.status_code == (200 if is_there or is_composed else 503), answer.text
     assert ("store_unavailable" in answer.text) is not is_there
@@ -661,6 +667,42 @@ def test_bars_lie_on_one_line_from_the_first_beginning_to_the_last_end(
     entries: list[dict[str, Any]], expected: list[Bar]
 ):
     assert bars(entries, datetime(2026, 7, 1, 8, 0, 20, tzinfo=UTC)) == expected
+
+
+# --- endpoints of notifications -------------------------------------------------------------------
+
+
+def test_an_endpoint_is_created_changed_and_deleted_and_its_secret_shown_once(
+    signed_in: TestClient[Any],
+):
+    form = {"token": token(signed_in), "url": "https://example.com/hooks", "workflows": "order"}
+    secret = re.compile(r"whsec_[A-Za-z0-9+/=]+")
+    shown = signed_in.post("/console/endpoints", data={**form, "types": "instance_errored"})
+    (text,) = secret.findall(html.unescape(shown.text))
+    listed = html.unescape(signed_in.get("/console/endpoints").text)
+    assert "https://example.com/hooks" in listed
+    assert secret.search(listed) is None
+    (endpoint,) = set(re.findall(r"ep_[0-9a-f]+", listed))
+    page = f"/console/endpoints/{endpoint}"
+    (rotated,) = secret.findall(html.unescape(signed_in.post(f"{page}/rotate", data=form).text))
+    assert rotated != text
+    shown = signed_in.get(page)
+    assert shown.status_code == 200
+    assert "store_unavailable" in shown.text, "its deliveries are in Postgres"
+    answer = signed_in.post(f"{page}/disable", data=form)
+    assert answer.headers["location"] == f"{page}?done=endpoint_disable"
+    assert "disabled" in signed_in.get("/console/endpoints").text
+    answer = signed_in.post(f"{page}/delete", data=form)
+    assert answer.headers["location"] == "/console/endpoints?done=endpoint_delete"
+    assert endpoint not in signed_in.get("/console/endpoints").text
+
+
+def test_an_endpoint_that_makes_no_sense_is_shown_at_its_field(signed_in: TestClient[Any]):
+    form = {"token": token(signed_in), "url": "http://10.0.0.1/", "types": "instance_errored"}
+    answer = signed_in.post("/console/endpoints", data=form)
+    assert answer.status_code == 400
+    assert "expected a public address" in answer.text
+    assert "http://10.0.0.1/" in answer.text
 
 
 # --- API keys -------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.unit.gateway.test_workflow_commands import headwater
+from tests.unit.gateway.command_line import headwater
 from tests.unit.gateway.workflow_network import AT, Network, answer, problem
 
 FIRST = {

@@ -426,3 +426,23 @@ def test_a_clock_is_off_by_what_a_date_in_whole_seconds_proves(
 ):
     offset = findings.clock_offset_s(server_s, sent_s, received_s)
     assert offset == pytest.approx(offset_s)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "laws", "state"),
+    [(1, (), "ok"), (20, (), "warning"), (1, ("row_differs",), "problem")],
+)
+def test_the_auditor_is_well_if_it_reports_and_finds_nothing(
+    minutes: int, laws: tuple[str, ...], state: str
+):
+    ended = {"law": "log_cut", "ended": NOW.isoformat()}
+    report = {
+        "at": (NOW - timedelta(minutes=minutes)).isoformat(),
+        "deliveries": 7,
+        "lost": 0,
+        "findings": [ended, *({"law": law, "ended": None} for law in laws)],
+    }
+    finding = findings.audited(report, NOW)
+    assert finding.state == state
+    assert ("0 lost of 7 deliveries" in finding.found) == (not laws)
+    assert findings.audited(None, NOW).state == "warning"

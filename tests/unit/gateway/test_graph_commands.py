@@ -11,7 +11,7 @@ import pytest
 from headwater import GraphWorkflow
 from headwater.gateway.client.client import Client
 from headwater.schemas.failures import CommandRefusedError
-from tests.unit.gateway.test_workflow_commands import headwater
+from tests.unit.gateway.command_line import headwater
 from tests.unit.gateway.workflow_network import BASE_URL, Network, answer, problem
 
 GRAPH = {"name": "g", "initialNodeRef": "a", "nodes": [{"ref": "a", "task": "noop"}]}

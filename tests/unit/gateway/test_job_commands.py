@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from tests.unit.gateway.command_line import headwater
 from tests.unit.gateway.test_job_clients import JOB, KEY, LISTED, OK, UNTIL
-from tests.unit.gateway.test_workflow_commands import headwater
 from tests.unit.gateway.workflow_network import Network, answer, problem, queries
 
 HEADING = "key\ttype\tinstance\tnode\tattempt\tlease until\tinput\n"

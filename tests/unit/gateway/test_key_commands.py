@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.gateway.test_workflow_commands import headwater
+from tests.unit.gateway.command_line import headwater
 from tests.unit.gateway.workflow_network import AT, Network, answer
 
 TEXT = "hw_00_11"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.unit.gateway.test_workflow_commands import headwater
+from tests.unit.gateway.command_line import headwater
 from tests.unit.gateway.workflow_network import Network, answer
 
 PUBLISHED = {"messageId": "run_1", "deduped": False}

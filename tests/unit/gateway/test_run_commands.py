@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.unit.gateway.test_workflow_commands import headwater
+from tests.unit.gateway.command_line import headwater
 from tests.unit.gateway.workflow_network import AT, Network, answer, problem, queries
 
 CREATED = {"runId": "run_1", "workflowName": "order", "status": "running"}

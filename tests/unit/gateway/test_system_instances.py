@@ -11,7 +11,7 @@ from litestar.testing import TestClient
 from headwater.gateway.api.authentication import Caller, admit
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.workflows.authorization import WorkflowHooks
-from headwater.gateway.api.workflows.request_guard import attempt_run, is_system_instance
+from headwater.gateway.api.workflows.request_guard import attempt_change, is_system_instance
 from tests.fakes.api_keys import MemoryApiKeys
 from tests.unit.gateway.memory_app import memory_app, memory_workflows
 from tests.unit.gateway.problem_contract import assert_problem
@@ -95,7 +95,7 @@ def test_runs_are_changed_by_id_under_the_same_rule(workflow: str, run_id: str, 
     assert is_system_instance(workflow, run_id) is refused
     if refused:
         with pytest.raises(Problem) as raised:
-            asyncio.run(attempt_run(request, run_id, workflow))
+            asyncio.run(attempt_change(request, run_id, workflow))
         assert raised.value.code == "insufficient_scope"
     else:
-        asyncio.run(attempt_run(request, run_id, workflow))
+        asyncio.run(attempt_change(request, run_id, workflow))

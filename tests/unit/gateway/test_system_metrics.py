@@ -1,7 +1,7 @@
 """Metrics of the whole system, which a gateway reads from Kafka and Postgres."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -12,7 +12,6 @@ from headwater.gateway.api.system_metrics import SystemMetrics
 from headwater.monitoring import catalog
 from headwater.projections.deliveries.quality import ConnectionCount, ConnectionStates
 from headwater.projections.postgres.connections import PooledReader, Row
-from headwater.projections.postgres.statements import statement
 from headwater.schemas.errors import BrokerUnavailable, StoreUnavailable
 from headwater.streams.kafka.lags import PartitionLag
 
@@ -34,15 +33,12 @@ class KnownRows(PooledReader):
     async def answers(self, query: bytes, **parameters: object) -> list[Row]:
         if self.away:
             raise StoreUnavailable("expected Postgres, found none")
-        rows: Mapping[bytes, list[Row]] = {
-            statement("instance_counts"): [
-                {"workflow": "order", "status": "errored", "instances": 2}
-            ],
-            statement("dead_letter_counts"): [
-                {"stage": "intake", "reason": "no_user", "dead_letters": 3}
-            ],
-        }
-        return rows.get(query, [])
+        if b"count(*) as instances" in query:
+            count = {"workflow": "order", "status": "errored", "instances": 2, "built_in": False}
+            return [count]
+        if b"count(*) as dead_letters" in query:
+            return [{"stage": "intake", "reason": "no_user", "dead_letters": 3}]
+        return []
 
 
 async def connections() -> ConnectionStates:

@@ -1,15 +1,14 @@
-"""`headwater workflows` and `headwater instances`: what they ask, print, and say when it fails."""
+"""`headwater workflows` and `headwater instances`: what they read and print, and failures."""
 
 import io
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
 import httpx2
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from headwater.gateway.cli import output
 from headwater.gateway.cli.api import CliEnvironment, explained
@@ -17,6 +16,7 @@ from headwater.gateway.cli.main import cli
 from headwater.gateway.cli.on_demand import OnDemand
 from headwater.gateway.cli.workflow_service import header_of
 from headwater.gateway.client.texts import from_unix_ms
+from tests.unit.gateway.command_line import ON, failure, headwater, sent
 from tests.unit.gateway.workflow_network import (
     BASE_URL,
     Network,
@@ -34,20 +34,6 @@ from tests.unit.gateway.workflow_network import (
     step,
     stream,
 )
-
-NOW_MS = 1_795_269_600_000
-ON = ("-w", "order", "-i", "order-1")
-OURS = [f"HEADWATER_{name}" for name in ("URL", "HEADERS", "WORKFLOW_KEY", "HOST", "PORT")]
-OK = {"ok": True, "status": {"status": "active"}}
-
-
-def headwater(
-    network: Network, *arguments: str, given: str | None = None, **variables: str
-) -> Result:
-    """Runs a command over a network, in an environment of its own."""
-    cli_environment = CliEnvironment(clock=lambda: NOW_MS, network=network)
-    environment = dict.fromkeys(OURS) | variables
-    return CliRunner().invoke(cli, arguments, input=given, env=environment, obj=cli_environment)
 
 
 def history(*lines: dict[str, Any], **more: object) -> dict[str, Any]:
@@ -122,26 +108,6 @@ def test_json_is_what_the_service_has_answered():
     assert json.loads(names.stdout) == [{"name": "b"}]
 
 
-def test_what_changes_an_instance_tells_in_json_what_became_of_it():
-    stands = {"status": "waiting"}
-    changed = ({"ok": True, "status": stands}, ["pause", "resume", "terminate", "restart", "retry"])
-    sent = ({"status": stands}, ["send-event"])
-    for body, names in (changed, sent):
-        for name in names:
-            more = ("--type", "go") if name == "send-event" else ()
-            result = headwater(Network(answer(body)), "instances", name, *ON, *more, "--json")
-            assert (result.exit_code, json.loads(result.stdout)) == (0, stands)
-    made = {"id": "x", "details": {"status": "active"}}
-    create = ("create", "-w", "order", "-i", "x", "--json")
-    result = headwater(Network(answer(made)), "instances", *create)
-    assert json.loads(result.stdout) == {"workflowName": "order", "id": "x"}
-    every = headwater(
-        Network(bulk({"id": "a", "status": "active"})),
-        *("instances", "resume", "-w", "order", "--status", "paused", "--yes", "--json"),
-    )
-    assert json.loads(every.stdout) == [{"id": "a", "status": "active"}]
-
-
 NO_MORE: dict[str, Any] = {"hasNextPage": False, "hasMore": False, "cursor": None}
 #: Commands that list things, with the name of the rows in the service's answer.
 LISTINGS = [
@@ -175,12 +141,6 @@ def test_a_listing_that_is_cut_says_so_to_programs_too():
         assert result.stderr == "There are more: --cursor n2\n"
 
 
-def test_what_changes_an_instance_says_nothing_else_to_programs():
-    changed = {"ok": True, "status": {"status": "paused"}}
-    result = headwater(Network(answer(changed)), "instances", "pause", *ON, "--json")
-    assert (result.exit_code, result.stderr) == (0, "")
-
-
 def test_log_lines_are_objects_a_line_in_json():
     network = Network(answer(history(line(1), line(2))))
     result = headwater(network, "instances", "logs", *ON, "--json")
@@ -210,7 +170,7 @@ def test_every_command_that_shows_something_has_json_examples_and_one_name_for_t
         assert command.epilog, name
         assert "Examples:" in command.epilog, name
         assert ("--json" in flags) != (name in _WITHOUT_JSON), name
-        assert not {flag for flag in flags if "url" in flag} - {"--url"}, name
+        assert not {flag for flag in flags if "-url" in flag} - {"--url"}, name
 
 
 def test_a_pipe_gets_values_whole():
@@ -345,177 +305,6 @@ def test_no_lines_are_said_to_be_none():
 # -- what is asked
 
 
-@pytest.mark.parametrize(
-    ("arguments", "route", "body", "said"),
-    [
-        (["pause"], "/pause", {}, "is active."),
-        (["resume"], "/resume", {}, "is active."),
-        (["restart"], "/restart", {}, "begins a new run."),
-        (["terminate"], "/terminate", {}, "is active."),
-        (["cancel"], "/cancel", {}, "is active; its code may clean up."),
-        (["cancel", "--reason", "sold"], "/cancel", {"reason": "sold"}, "its code may clean up."),
-        (["retry"], "/retry", {}, "from where it failed."),
-        (["retry", "--from-step", "a/b"], "/retry", {"fromStep": "a/b"}, "from a/b."),
-        (["retry", "--deployment", "active"], "/retry", {"deployment": "active"}, "it failed."),
-        (["move", "--to", "app"], "/move", {"deployment": "app"}, "was moved to app."),
-        (
-            ["move", "--to", "app", "--dry-run"],
-            "/move",
-            {"deployment": "app", "dryRun": True},
-            "would be moved to app.",
-        ),
-        (
-            ["move", "--to", "dep_1", "--force", "--reason", "fixed"],
-            "/move",
-            {"deployment": "dep_1", "force": True, "reason": "fixed"},
-            "was moved to dep_1.",
-        ),
-        (["restart", "--deployment", "app"], "/restart", {"deployment": "app"}, "a new run."),
-        (["send-event", "--type", "go"], "/events", {"type": "go"}, "has received the event go."),
-        (
-            ["send-event", "--type", "go", "--payload", '{"a": [1]}', "--start-if-missing",
-             "--params", "null"],
-            "/events",
-            {"type": "go", "payload": {"a": [1]}, "startIfMissing": {}},
-            "has received the event go.",
-        ),
-    ],
-)  # fmt: skip
-def test_every_verb_has_its_route(arguments: list[str], route: str, body: object, said: str):
-    network = Network(answer(OK))
-    result = headwater(network, "instances", *arguments, *ON)
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr.startswith("order/order-1 ")
-    assert result.stderr.endswith(f"{said}\n")
-    assert network.lines == [f"POST /workflows/order/instances/order-1{route}"]
-    assert network.body() == body
-
-
-@pytest.mark.parametrize(
-    ("verb", "status", "said"),
-    [
-        ("pause", "paused", "is paused; a step that is running still completes."),
-        ("resume", "waiting", "is waiting."),
-        ("resume", "paused", "is paused."),
-        *[
-            ("resume", ended, f"is {ended}: nothing to resume; `headwater instances restart` "
-             "begins a new run of it.")
-            for ended in ("complete", "errored", "terminated")
-        ],
-        ("terminate", "terminated", "is terminated."),
-        ("cancel", "waiting", "is waiting; its code may clean up."),
-        ("cancel", "terminated", "is terminated."),
-        ("restart", "terminated", "begins a new run."),
-    ],
-)  # fmt: skip
-def test_how_an_instance_stands_afterwards_is_said(verb: str, status: str, said: str):
-    network = Network(answer({"ok": True, "status": {"status": status}}))
-    result = headwater(network, "instances", verb, *ON)
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"order/order-1 {said}\n")
-
-
-def test_an_instance_is_created_and_its_id_alone_goes_to_stdout():
-    network = Network(answer({"id": "x", "details": {"status": "active"}}))
-    result = headwater(network, *("instances", "create", "-w", "order", "-i", "o-1"))
-    assert result.stdout == "o-1\n"
-    assert "`headwater instances get order/o-1`" in result.stderr
-
-
-def bulk(*instances: dict[str, Any], cursor: str | None = None) -> httpx2.Response:
-    more = {"cursor": cursor} if cursor else {}
-    return answer({"instances": list(instances), "hasNextPage": cursor is not None, **more})
-
-
-def test_the_same_is_done_to_all_page_by_page_and_those_that_refuse_are_shown():
-    done = {"id": "a", "status": "active"}
-    refused = {"id": "b", "status": "errored", "code": "RECORD_TOO_LARGE", "detail": "too much"}
-    network = Network(bulk(done, cursor="n1"), bulk(refused, done))
-    result = headwater(
-        network, *("instances", "retry", "-w", "order", "--status", "errored"),
-        *("--label", "team=blue", "--yes"),
-    )  # fmt: skip
-    assert result.stdout == "instance\tcode\twhy\norder/b\tRECORD_TOO_LARGE\ttoo much\n"
-    assert result.stderr == "retry: 1 done\nretry: 2 done, 1 refused.\n"
-    assert result.exit_code == 1
-    assert network.lines == ["POST /workflows/order/bulk"] * 2
-    requested = {
-        "action": "retry",
-        "status": "errored",
-        "labels": {"team": "blue"},
-        "dryRun": False,
-    }
-    assert network.body(0) == requested
-    assert network.body(1) == {**requested, "cursor": "n1"}
-
-
-def test_all_that_are_ended_can_be_told_why():
-    network = Network(bulk({"id": "a", "status": "terminated"}))
-    every = ("-w", "order", "--status", "active", "--reason", "a test", "--yes")
-    result = headwater(network, "instances", "cancel", *every)
-    assert (result.exit_code, network.body(0)["reason"]) == (0, "a test")
-
-
-def test_before_the_same_is_done_to_all_it_can_be_seen_which_they_are():
-    network = Network(bulk({"id": "a", "status": "waiting"}))
-    result = headwater(
-        network, *("instances", "terminate", "-w", "order", "--label", "a=b=c", "--dry-run")
-    )
-    assert result.stdout == "instance\tstatus\norder/a\twaiting\n"
-    assert result.stderr == "1 instance would be terminated.\n"
-    assert network.body()["labels"] == {"a": "b=c"}
-    assert network.body()["dryRun"] is True
-
-
-def test_a_dry_run_of_moves_lists_those_that_do_not_fit():
-    fits = {"id": "a", "status": "waiting"}
-    differs = {"id": "b", "status": "waiting", "code": "replay_diverged", "detail": "it differs"}
-    network = Network(bulk(fits, differs))
-    every = ("move", "-w", "order", "--status", "waiting", "--to", "dep_1", "--dry-run")
-    result = headwater(network, "instances", *every)
-    assert "order/a\twaiting\n" in result.stdout
-    assert "order/b\treplay_diverged\tit differs\n" in result.stdout
-    assert result.stderr == "1 instance would be moved. 1 would be refused.\n"
-    assert result.exit_code == 1
-    assert "force" not in network.body()
-
-
-def test_a_forced_move_of_many_has_its_reason():
-    network = Network(bulk({"id": "a", "status": "waiting"}))
-    every = ("move", "-w", "order", "--status", "waiting", "--to", "dep_1", "--yes")
-    result = headwater(network, "instances", *every, "--force", "--reason", "fixed")
-    assert result.exit_code == 0, result.output
-    assert (network.body()["force"], network.body()["reason"]) == (True, "fixed")
-    assert headwater(network, "instances", *every, "--force").exit_code == 2
-
-
-def test_labels_are_given_and_asked_for():
-    listed = {"instances": [], "hasNextPage": False}
-    network = Network(answer({"id": "a", "details": {"status": "active"}}), answer(listed))
-    headwater(network, "instances", "create", "-w", "order", "--label", "team=blue")
-    headwater(network, "instances", "list", "-w", "order", "--label", "team=blue")
-    assert network.body(0)["labels"] == {"team": "blue"}
-    assert queries(network.asked)[1]["label"] == "team=blue"
-
-
-def test_json_comes_inline_from_a_file_or_from_standard_input(tmp_path: Path):
-    (tmp_path / "params.json").write_text('{"sku": "ü"}\n', encoding="utf-8")
-    for argument, provided in (
-        ('{"sku": "ü"}', None),
-        (f"@{tmp_path / 'params.json'}", None),
-        ("-", '{"sku": "ü"}'),
-    ):
-        network = Network(answer({"id": "x", "details": {"status": "active"}}))
-        result = headwater(
-            network, *("instances", "create", "-w", "order", "--params", argument), given=provided
-        )
-        assert result.exit_code == 0, result.stderr
-        assert network.body()["params"] == {"sku": "ü"}
-
-
-def sent(network: Network, name: str) -> str | None:
-    return network.asked[0].headers.get(name)
-
-
 def test_where_the_service_is_and_which_headers_it_gets():
     network = Network(answer({"workflows": []}))
     headwater(
@@ -557,22 +346,6 @@ def test_the_key_that_everybody_knows_stays_on_this_machine(
 
 
 # -- failures
-
-
-def failure(result: Result) -> str:
-    """The one line of a failure; click's own errors are printed by `gateway.cli.main`."""
-    assert result.exit_code in (1, 2), result.output
-    assert "Traceback" not in result.output
-    return result.stderr.strip().splitlines()[-1].removeprefix("Error: ")
-
-
-@pytest.mark.parametrize("named", [ON, ("order/order-1",), ("order/a/b",)])
-def test_an_instance_is_named_as_output_names_it_or_by_options(named: tuple[str, ...]):
-    network = Network(answer({"ok": True, "status": {"status": "paused"}}))
-    result = headwater(network, "instances", "pause", *named)
-    assert result.exit_code == 0
-    name = "order/a/b" if "order/a/b" in named else "order/order-1"
-    assert result.stderr.startswith(f"{name} is paused")
 
 
 @pytest.mark.parametrize(
@@ -711,153 +484,3 @@ def test_lines_are_aligned_as_they_come(monkeypatch: pytest.MonkeyPatch):
 def test_the_clock_of_the_system_is_the_default():
     assert from_unix_ms(CliEnvironment().clock()).year >= 2026
     assert click.Context(cli).find_object(CliEnvironment) is None
-
-
-# -- looking into graphs
-
-
-AS_OF = {
-    "workflowName": "order", "instanceId": "order-1", "runNumber": 0, "status": "active",
-    "sequence": 14, "at": "2026-11-21T13:59:59Z",
-    "definitionDigest": "9f86d081884c7d65",
-}  # fmt: skip
-TOKEN = {
-    "id": "2", "nodeRef": "vote", "status": "pending", "pathId": "root.start.1",
-    "parentTokenId": "0", "transitionRef": "ask", "fork": "0/judges", "siblingGroup": "judges",
-    "branchIndex": 1, "branchTotal": 2, "iterationCounts": {}, "attempts": 1,
-    "waitsFor": {"what": "retry", "until": "2026-11-21T14:00:00Z"},
-}  # fmt: skip
-SIMULATED = {**AS_OF, "token": TOKEN, "decisions": [], "trace": [], "wouldBe": "complete"}
-
-
-def test_tokens_are_listed_as_of_an_event_over_pages():
-    network = Network(
-        answer({**AS_OF, "tokens": [TOKEN], "total": 2, "cursor": "2"}),
-        answer({**AS_OF, "tokens": [TOKEN | {"id": "3"}], "total": 2}),
-    )
-    result = headwater(network, "instances", "tokens", *ON, "--at", "14", "--run", "0")
-    assert result.stdout.splitlines() == [
-        "# order/order-1, run 0, as of sequence 14 (2026-11-21 13:59:59 UTC), definition 9f86d081",
-        "token\tnode\tstatus\tbranch\tattempts\twaits for",
-        "2\tvote\tpending\t1 of 2\t1\tretry, until 2026-11-21 14:00:00 UTC",
-        "3\tvote\tpending\t1 of 2\t1\tretry, until 2026-11-21 14:00:00 UTC",
-    ]
-    assert queries(network.asked) == [
-        {"at": "14", "pageSize": "1000", "runNumber": "0"},
-        {"at": "14", "pageSize": "1000", "after": "2", "runNumber": "0"},
-    ]
-
-
-def test_a_graph_that_waits_is_explained_in_sentences():
-    explained = {**AS_OF, "says": ["It waits.", "For Bo."], "joins": [], "waitingFor": {"task": 1}}
-    assert headwater(Network(answer(explained)), "instances", "explain", *ON).stdout == (
-        "It waits.\nFor Bo.\n"
-    )
-    whole = headwater(Network(answer(explained)), "instances", "explain", *ON, "--json")
-    assert '"waitingFor": {"task": 1}' in whole.stdout
-    refused = problem(404, "SEQUENCE_NOT_FOUND", "at: expected 0 to 14, found 15")
-    beyond = headwater(Network(refused), "instances", "explain", *ON, "--at", "15")
-    assert "expected 0 to 14, found 15" in beyond.output
-
-
-def test_a_graph_is_drawn_as_it_is_and_as_it_was():
-    chart = "flowchart TD\n    start(( )) --> n0\n"
-    picture = '<svg xmlns="http://www.w3.org/2000/svg"/>'
-    network = Network(httpx2.Response(200, text=chart), httpx2.Response(200, text=picture))
-    assert headwater(network, "instances", "draw", *ON).stdout == chart
-    drawn = headwater(network, "instances", "draw", *ON, "--format", "svg", "--at", "12")
-    assert drawn.stdout == picture
-    mermaid, svg = network.asked
-    assert mermaid.url.path.endswith("/graph/mermaid")
-    assert svg.url.path.endswith("/graph/svg")
-    assert queries(network.asked) == [{}, {"at": "12"}]
-
-
-def test_what_would_follow_is_asked_for_and_told():
-    fires = [{"transitionRef": "meet", "toNodeRef": "tally", "tokens": 1}]
-    network = Network(answer({**SIMULATED, "fires": fires}))
-    result = headwater(
-        network, *("instances", "simulate-routing", *ON, "--token", "2", "--output", '{"a": 1}')
-    )
-    assert result.stdout.splitlines()[1:] == ["transition\tto\ttokens", "meet\ttally\t1"]
-    assert "The run would be complete." in result.stderr
-    assert network.asked[0].content == b'{"token":"2","output":{"a":1}}'
-    counts = {"total": 2, "completed": 2, "failed": 0, "terminal": 2}
-    joined = {
-        **SIMULATED, "transitionRef": "meet", "strategy": "all", "decision": "ACTIVATE_FAN_IN",
-        "counts": counts,
-    }  # fmt: skip
-    result = headwater(
-        Network(answer(joined)),
-        *("instances", "simulate-synchronization", *ON, "--token", "2", "--transition", "meet"),
-    )
-    assert "decision\tACTIVATE_FAN_IN\n" in result.stdout
-    neither = headwater(Network(), "instances", "simulate-routing", *ON)
-    assert "expected --token or --node" in neither.output
-
-
-def test_a_move_to_another_version_shows_where_tokens_go_and_may_be_tried():
-    tokens = [
-        {"id": "2", "nodeRef": "vote", "toNodeRef": "judge", "status": "pending"},
-        {"id": "3", "nodeRef": "tally", "status": "pending", "problem": "there is no node 'tally'"},
-    ]
-    plan = {
-        **AS_OF, "version": 2, "digest": "0", "possible": False, "tokens": tokens,
-        "problems": ["the new definition has no node 'x'"],
-    }  # fmt: skip
-    network = Network(answer(plan))
-    tried = ("graph", "migrate", *ON, "--to", "2", "--map", "vote=judge", "--dry-run")
-    result = headwater(network, *tried)
-    assert result.exit_code == 1
-    assert result.stdout.splitlines() == [
-        "token\tstatus\tnode\tto\tproblem",
-        "2\tpending\tvote\tjudge\t",
-        "3\tpending\ttally\t\tthere is no node 'tally'",
-    ]
-    assert "the new definition has no node 'x'\nIt is not possible." in result.stderr
-    (asked,) = network.asked
-    assert (asked.method, asked.url.path.rpartition("/")[2]) == ("POST", "simulate-migration")
-    assert json.loads(asked.content) == {"to": 2, "map": {"vote": "judge"}}
-    possible = {**plan, "possible": True, "tokens": tokens[:1], "problems": []}
-    network = Network(answer(possible), answer(OK))
-    moved = headwater(network, "graph", "migrate", *ON, "--to", "2", "--map", "vote=judge")
-    assert (moved.exit_code, moved.stderr) == (0, "order/order-1 runs version 2 now.\n")
-    assert json.loads(network.asked[1].content) == {"to": 2, "map": {"vote": "judge"}}
-    refused = problem(409, "MIGRATION_REFUSED", "the run cannot continue there: there is no node")
-    result = headwater(Network(answer(plan), refused), "graph", "migrate", *ON, "--to", "2")
-    assert (result.exit_code, "there is no node" in result.stderr) == (1, True)
-    unreadable = headwater(Network(), "graph", "migrate", *ON, "--to", "2", "--map", "vote")
-    assert "expected OLD=NEW, found 'vote'" in unreadable.output
-
-
-def test_the_output_of_a_branch_is_set():
-    network = Network(answer({"ok": True, "status": {"status": "errored"}}))
-    result = headwater(
-        network, "instances", "set-branch-output", *ON, "--group", "judges", "--branch", "2",
-        "--output", '{"v": 1}',
-    )  # fmt: skip
-    assert (result.exit_code, "retry` merges it" in result.stderr) == (0, True)
-    (sent,) = network.asked
-    assert sent.url.path.endswith("/instances/order-1/branch-output")
-    assert json.loads(sent.content) == {"group": "judges", "branch": 2, "output": {"v": 1}}
-
-
-def test_a_trace_says_where_another_release_decided_otherwise():
-    reported = {
-        "type": "decision.routing.start",
-        "token_id": "2",
-        "node_ref": "vote",
-        "payload": {},
-    }
-    decided = {
-        "sequence": 3, "lastSequence": 5, "at": "2026-11-21T13:59:59Z", "events": [],
-        "decisions": [], "trace": [reported | {"sequence": 3}], "same": False,
-    }  # fmt: skip
-    network = Network(answer({**AS_OF, "decided": [decided]}))
-    result = headwater(network, "instances", "trace", *ON, "--from", "3", "--to", "9")
-    assert result.stdout.splitlines()[1:] == [
-        "sequence\tat\twhat\ttoken\tnode\tpayload",
-        "3\t2026-11-21 13:59:59 UTC\tdecision.routing.start\t2\tvote\t{}",
-    ]
-    assert "decided differently at 3" in result.stderr
-    assert queries(network.asked) == [{"from": "3", "to": "9"}]

@@ -3,10 +3,12 @@
 import asyncio
 import socket
 import threading
+from contextlib import ExitStack
 
 import httpx2
 import pytest
 
+from headwater.monitoring import endpoint
 from headwater.monitoring import monitor as module
 from headwater.monitoring.address import Address
 from headwater.monitoring.catalog import HOST_MESSAGES_WAITING
@@ -98,6 +100,21 @@ def test_heads_and_other_paths():
         )
         assert asked.headers["content-type"].startswith("application/openmetrics-text")
         assert asked.text.endswith("# EOF\n")
+
+
+def test_connections_that_send_nothing_cost_no_more_than_a_few_threads(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(endpoint, "_REQUESTS_MAX", 2)
+    with monitoring(ANYWHERE, "projector", "1") as monitor, ExitStack() as idle:
+        assert monitor.address is not None
+        before = threading.active_count()
+        connections = [
+            idle.enter_context(socket.create_connection(tuple(monitor.address))) for _ in range(20)
+        ]
+        closed = [connection for connection in connections[2:] if connection.recv(1) == b""]
+        assert len(closed) == 18
+        assert threading.active_count() <= before + 2
 
 
 def test_the_port_is_free_after_the_end_and_a_taken_one_is_named():

@@ -4,12 +4,14 @@ Method: its rounds over a Kafka in memory, with stand-ins for offsets and report
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.structs import OffsetAndTimestamp
 
+from headwater.monitoring.catalog import AUDITOR_DELIVERIES, AUDITOR_FINDINGS
 from headwater.schemas.auditor import Law
 from headwater.schemas.codec import encode
 from headwater.schemas.epochs import CLAIM, CLAIM_KEY, EPOCH
@@ -76,12 +78,13 @@ class MemoryTopics:
         key: str,
         value: Any = None,  # noqa: ANN401 (any record)
         headers: Sequence[tuple[str, bytes]] = (),
+        at_ms: int = NOW_MS,
     ) -> None:
         records = self.records[topic]
         data = None if value is None else encode(value)
         size = len(data or b"")
         record = Incoming(
-            topic, 0, len(records), NOW_MS, 0, key.encode(), data, None, 0, size, tuple(headers)
+            topic, 0, len(records), at_ms, 0, key.encode(), data, None, 0, size, tuple(headers)
         )
         records.append(record)
 
@@ -108,10 +111,27 @@ class MemoryTopics:
     async def cut_before(self, *_: object) -> None:
         return None
 
-    async def query(self, _: object) -> dict[str, dict[int, int]]:
+    async def query(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:  # noqa: ANN401 (any)
+        if ask is not Passing._committed:
+            return await ask(self)
         return {
             topic: {0: self.committed[topic]} if topic in self.committed else {}
             for topic in (WEBHOOKS, UNRESOLVED)
+        }
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        return {
+            tp: next(
+                (
+                    OffsetAndTimestamp(record.offset, record.timestamp)
+                    for record in self.records[tp.topic]
+                    if record.timestamp >= at_ms
+                ),
+                None,
+            )
+            for tp, at_ms in times.items()
         }
 
     async def stop(self) -> None:
@@ -259,5 +279,83 @@ def test_another_auditor_stands_by_until_the_first_has_stopped(topics: MemoryTop
         # The first sees that it is no longer its turn.
         await rounds(first, 1)
         assert not first._turn.is_mine
+
+    asyncio.run(audit())
+
+
+def test_a_backlog_is_read_up_to_one_time_in_each_round(
+    topics: MemoryTopics, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "_ROUND_RECORDS", 6)
+    monkeypatch.setattr(module, "_CLOCKS_MS", 10)
+
+    async def audit() -> None:
+        auditor = auditor_of(topics, MemoryReports())
+        for number in range(30):
+            name, at_ms = f"{number:032x}", NOW_MS - 100_000 + number * 1_000
+            topics.add(WEBHOOKS, name, delivery(name), at_ms=at_ms)
+            topics.add(OUTCOMES, name, outcome(name, number), OWNER, at_ms + 500)
+        topics.committed[WEBHOOKS] = 30
+        waiting: list[int] = []
+        # So that each round publishes its report.
+        auditor._clock = lambda: NOW_MS + len(waiting) * 60_000
+        for _ in range(20):
+            await auditor.round()
+            waiting.append(sum(map(len, auditor.state.deliveries.waiting.values())))
+            assert auditor.state.findings.open == {}
+            if auditor.report is not None and auditor.report.caught_up:
+                break
+        assert 5 <= len(waiting) < 20
+        assert max(waiting) <= 2
+        assert auditor.report is not None
+        assert (auditor.report.deliveries, auditor.report.lost) == (30, 0)
+
+    asyncio.run(audit())
+
+
+def test_a_partition_that_is_added_is_read_from_its_beginning(topics: MemoryTopics):
+    async def audit() -> None:
+        auditor = auditor_of(topics, MemoryReports())
+        await rounds(auditor)
+        del auditor.state.positions[WEBHOOKS][0]
+        topics.receive(ID)
+        assert await rounds(auditor, 3) == [Law.DELIVERY_LOST]
+
+    asyncio.run(audit())
+
+
+def test_the_metrics_are_those_of_the_report(topics: MemoryTopics):
+    async def audit() -> None:
+        auditor = auditor_of(topics, MemoryReports())
+        for offset, name in enumerate((ID, OTHER)):
+            topics.receive(name)
+            topics.add(OUTCOMES, name, outcome(name, offset, "parked"), OWNER)
+        topics.receive("a" * 32)
+        await rounds(auditor)
+        states = AUDITOR_DELIVERIES.values()
+        assert states[("parked",)] == 2
+        assert states[("lost",)] == 1
+        assert sum(states.values()) == 3
+        laws = AUDITOR_FINDINGS.values()
+        assert laws.keys() == {(law.value,) for law in Law}
+        assert laws[("delivery_lost",)] == 1
+
+    asyncio.run(audit())
+
+
+def test_a_round_that_fails_is_tried_again(topics: MemoryTopics, monkeypatch: pytest.MonkeyPatch):
+    async def audit() -> None:
+        auditor, stop, calls = auditor_of(topics, MemoryReports()), asyncio.Event(), []
+
+        async def fail() -> None:
+            calls.append(1)
+            if len(calls) == 3:
+                stop.set()
+            raise ValueError("a bug")
+
+        monkeypatch.setattr(auditor, "round", fail)
+        monkeypatch.setattr(module, "_ROUND_S", 0.0)
+        await auditor.run(stop)
+        assert len(calls) == 3
 
     asyncio.run(audit())

@@ -9,6 +9,7 @@ from headwater.processors.endpoints import SKEW_MS, Endpoint
 from headwater.processors.notifications import NOTIFY, REACT, ToEndpoint, notification_id
 from headwater.processors.triggers.reactions import reaction_rules
 from headwater.processors.triggers.rules import read_rules
+from headwater.schemas.auditor import AuditorFinding
 from headwater.schemas.codec import encode, encode_row
 from headwater.schemas.endpoints import EndpointCreated, EndpointStateSet
 from headwater.schemas.history import (
@@ -20,7 +21,7 @@ from headwater.schemas.history import (
     record_key,
 )
 from headwater.schemas.tables import USERS, Row
-from headwater.schemas.topics import DEAD_LETTERS, WORKFLOW_HISTORY
+from headwater.schemas.topics import AUDITOR, DEAD_LETTERS, WORKFLOW_HISTORY
 from headwater.streams.kafka.dead_letters import ProcessingFailure, dead_letter
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.reprocessing import _replayed
@@ -156,6 +157,23 @@ def test_a_row_is_a_notification_and_a_tombstone_is_none():
     (notification,) = notifications_of([changed])
     assert (notification.type, notification.table) == ("row_changed", "users")
     assert not list(notifications_of([read(Outgoing(USERS.topic, 0, b"k", None))]))
+
+
+def finding(first_ms: int, last_ms: int, ended_ms: int = 0) -> Incoming:
+    record = AuditorFinding(
+        law="delivery_lost", subject="webhooks/3@17", detail="expected an outcome",
+        first_seen_ms=first_ms, last_seen_ms=last_ms, ended_ms=ended_ms,
+    )  # fmt: skip
+    return read(Outgoing(AUDITOR, 0, b"finding/x", encode(record)))
+
+
+def test_a_finding_is_a_notification_when_it_begins_and_when_it_ends():
+    records = [finding(5, 5), finding(5, 7), finding(5, 7, 9)]
+    begun, ended = notifications_of(records)
+    assert begun.data["law"] == "delivery_lost"
+    assert begun.data["ended"] is None
+    assert ended.data["ended"] == "1970-01-01T00:00:00.009Z"
+    assert topics_of(["auditor_finding"]) == {AUDITOR}
 
 
 def test_what_cannot_be_decoded_is_no_notification():

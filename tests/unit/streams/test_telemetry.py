@@ -1,5 +1,6 @@
 """Spans while they happen: which traces are recorded, and what reaches a receiver of OTLP."""
 
+import asyncio
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,11 +9,15 @@ import msgspec
 import pytest
 from typing_extensions import override
 
+from headwater import Step, WorkflowEvent, workflow
+from headwater.processors.code.host_messages import Activate
+from headwater.processors.runs.decisions import StepReturned
 from headwater.processors.trace_context import TraceContext, context_of
 from headwater.processors.trace_spans import Span, SpanLink, receipt_spans, unit_spans
 from headwater.schemas.errors import ProcessUnavailable
 from headwater.schemas.records import OutcomeRecorded
 from headwater.streams import telemetry as module
+from headwater.streams.code_host.host import Host
 from headwater.streams.telemetry import (
     Sampling,
     Telemetry,
@@ -148,6 +153,37 @@ def test_a_batch_is_linked_with_its_deliveries_whose_traces_are_recorded():
     assert batch.attributes["messaging.batch.message_count"] == 2
     assert len(batch.trace_id) == 32
     assert list(unit_spans(outcomes[1:2], 3)) == []
+
+
+@pytest.mark.parametrize(("trace", "names"), [(RECORDED, ["step pay"]), (None, [])])
+def test_an_attempt_of_a_recorded_trace_has_a_span(
+    monkeypatch: pytest.MonkeyPatch, trace: TraceContext | None, names: list[str]
+):
+    exporter = Collected(Sampling())
+    monkeypatch.setattr(module, "_telemetry", exporter)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        return await step.do("pay", lambda: step.traceparent)
+
+    async def scenario() -> str:
+        sent: asyncio.Queue[object] = asyncio.Queue()
+        host = Host({"order": order}, emit=sent.put_nowait, now_ms=lambda: 7)
+        own = trace.text if trace else TraceContext(LOW, LOW[:16]).text
+        identity = (1, "order", "i", 0, "null", "s", 0, 0, 0, 0, {}, 10, {}, 0)
+        host.handle([Activate(*identity, trace=own)])
+        while True:
+            returned = getattr(await sent.get(), "request", None)
+            if isinstance(returned, StepReturned):
+                host.stop()
+                return returned.result
+
+    result = asyncio.run(scenario())
+    assert [span.name for span in exporter.spans] == names
+    for span in exporter.spans:
+        assert result == f'"00-{RECORDED.trace_id}-{span.span_id}-01"'
+        assert span.parent_id == RECORDED.span_id
+        assert span.start_us == span.end_us == 7_000
 
 
 # -- the SDK

@@ -26,8 +26,9 @@ from headwater.schemas.topics import (
     WEBHOOKS,
     WIPES,
 )
-from headwater.streams.kafka.dead_letters import REPLAY_OF
+from headwater.streams.kafka.dead_letters import REPLAY_OF, ProcessingFailure, dead_letter
 from headwater.streams.kafka.records import Outgoing, partition_of
+from headwater.streams.pipeline.processing import admitted
 from headwater.streams.pipeline.rebuilding import Rebuild
 from headwater.streams.pipeline.wiping import WipeSearch, order_records
 from tests.fakes.memory_store import MemoryStore
@@ -226,6 +227,21 @@ def test_unreadable_deliveries_with_the_name_of_a_wiped_user_are_removed_with_th
     assert [one.key for one in search.removals(WEBHOOKS, [])] == [b"u0", b"u3"]
     removed = [letters[at].key for at in (0, 2, 3)]
     assert [one.key for one in search.removals(DEAD_LETTERS, [])] == removed
+
+
+def test_a_dead_letter_of_a_hop_is_removed_though_its_delivery_is_in_another_partition():
+    wipe = forgotten(step(at_work(), ordered(5)))
+    letters = []
+    for user in ("user_1", "user_2"):
+        delivery = received(event_id=f"hop-{user}", reference=user)
+        event = admitted(delivery, raw(delivery, 3), user, 3, NOW)
+        key = delivery.event_id.encode()
+        hop = read_back(Outgoing(EVENTS, 0, key, encode(event)))
+        failure = ProcessingFailure("intake", "unexpected_error", "a bug")
+        letters.append(dead_letter(hop, failure, now_ms=NOW, event_id=delivery.event_id))
+    search = WipeSearch(wipe, 0)
+    search.examine(DEAD_LETTERS, map(read_back, letters))
+    assert [one.key for one in search.removals(DEAD_LETTERS, [])] == [letters[0].key]
 
 
 def test_an_unreadable_delivery_that_names_only_a_subject_of_another_partition_is_removed():

@@ -11,7 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Example
 from litestar.params import JSONBody, PathParameter
 
-from headwater.gateway.api.audit import note
+from headwater.gateway.api.audit import attempt_run, note
 from headwater.gateway.api.authentication import scoped_key
 from headwater.gateway.api.json_bodies import BodySize
 from headwater.gateway.api.openapi import OptionalBody
@@ -24,7 +24,7 @@ from headwater.gateway.api.workflows.command_service import CommandService
 from headwater.gateway.api.workflows.openapi import read_spec, write_spec
 from headwater.gateway.api.workflows.parameters import IdempotencyKey, Position
 from headwater.gateway.api.workflows.query_service import QueryService, response_of
-from headwater.gateway.api.workflows.request_guard import RequestGuard, attempt_run
+from headwater.gateway.api.workflows.request_guard import RequestGuard
 from headwater.gateway.api.workflows.runs.bodies import NewMessage
 from headwater.gateway.api.workflows.runs.run_service import (
     CreateRun,

@@ -13,7 +13,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Example
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
-from headwater.gateway.api.audit import note
+from headwater.gateway.api.audit import attempt_run, note
 from headwater.gateway.api.authentication import scoped_key
 from headwater.gateway.api.json_bodies import BodySize
 from headwater.gateway.api.openapi import OptionalBody
@@ -32,7 +32,7 @@ from headwater.gateway.api.workflows.parameters import (
 )
 from headwater.gateway.api.workflows.positions import HEADER, format_positions, furthest
 from headwater.gateway.api.workflows.query_service import QueryService, cursor_field, response_of
-from headwater.gateway.api.workflows.request_guard import RequestGuard, attempt_run
+from headwater.gateway.api.workflows.request_guard import RequestGuard, attempt_change
 from headwater.gateway.api.workflows.runs.bodies import NewRun
 from headwater.gateway.api.workflows.runs.run_service import RunResult, RunService
 from headwater.projections.workflows.runs import FoundRun, Runs
@@ -237,7 +237,7 @@ def _cancel_route(request_guard: RequestGuard, run_service: RunService) -> HTTPR
         if workflow_name is not None:
             await _authorize_named(request_guard, request, workflow_name, runId)
         row = await _find_authorized(request_guard, request, run_service, runId, workflow_name)
-        await attempt_run(request, runId, row.run.workflow_name)
+        await attempt_change(request, runId, row.run.workflow_name)
         result = await run_service.cancel(row, data.reason)
         if result is None:
             return response_of(row.run, {row.partition: row.offset})

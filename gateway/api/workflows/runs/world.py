@@ -9,7 +9,7 @@ from litestar import Response, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
-from headwater.gateway.api.audit import note
+from headwater.gateway.api.audit import attempt_run, note
 from headwater.gateway.api.authentication import scoped_key
 from headwater.gateway.api.json_bodies import BodySize, invalid
 from headwater.gateway.api.problems import Problem
@@ -19,7 +19,7 @@ from headwater.gateway.api.workflows.command_service import CommandService
 from headwater.gateway.api.workflows.openapi import world_spec
 from headwater.gateway.api.workflows.parameters import refuse_derived_id
 from headwater.gateway.api.workflows.query_service import response_of
-from headwater.gateway.api.workflows.request_guard import attempt_run
+from headwater.gateway.api.workflows.request_guard import attempt_change
 from headwater.gateway.api.workflows.runs.bodies import (
     EventType,
     HookReceived,
@@ -283,7 +283,8 @@ def _event_route(world: WorldApi) -> HTTPRouteHandler:
         note(request, run_id=data.run_id)
         kind = event_type_of(data)
         note(request, event_type=kind, idempotency_key=dedupe_key(kind, data.run_id))
-        created = await world.create_event(data, kind, partial(attempt_run, request))
+        on_run_id = attempt_run if kind == RUN_CREATED else attempt_change
+        created = await world.create_event(data, kind, partial(on_run_id, request))
         note(request, deduped=created.deduped, run_id=created.run_id)
         return response_of(created, {})
 
