@@ -51,8 +51,8 @@ test-pythons: ## Run the tests of `check` with every supported Python that uv fi
 	@if ! $(UV) python find $* >/dev/null 2>&1; then echo "Python $* is skipped: uv does not find it"; exit 0; fi; \
 	echo "Testing with Python $*"; \
 	$(UV) venv --quiet --allow-existing --python $* $@ && \
-	$(UV) pip install --quiet --python $@/bin/python --require-hashes --requirement requirements-dev.txt && \
-	$(UV) pip install --quiet --python $@/bin/python --no-deps --no-build-isolation --editable . --editable headwater-github && \
+	$(UV) pip install --no-config --quiet --python $@/bin/python --require-hashes --requirement requirements-dev.txt && \
+	$(UV) pip install --no-config --quiet --python $@/bin/python --no-deps --no-build-isolation --editable . --editable headwater-github && \
 	$@/bin/python -m pytest --quiet --numprocesses $(CORES) --dist loadfile -p no:cacheprovider \
 		tests/architecture tests/unit tests/property tests/workflows $(ARGS)
 

@@ -39,7 +39,6 @@ SECRETS = {
     "workflows.yaml": {"postgresWorker"},
     "projector.yaml": {"postgresProjector"},
     "migration.yaml": {"postgresMigrate"},
-    "monitors.yaml": {"readKey"},
     "scaling.yaml": {"kafkaPassword"},
     "_helpers.tpl": {"kafkaPassword"},
 }
