@@ -144,6 +144,11 @@ def span_id_of(*parts: str) -> str:
     return blake2b("\0".join(parts).encode(errors="replace"), digest_size=8).hexdigest()
 
 
+def trace_id_of(*parts: str) -> str:
+    """Return the id of a trace that Headwater begins, which is a digest of what it is about."""
+    return blake2b("\0".join(parts).encode(errors="replace"), digest_size=16).hexdigest()
+
+
 def delivery_context(event_id: str, trace: str) -> TraceContext:
     """Return the context in which a delivery is processed.
 
@@ -175,8 +180,7 @@ def run_context(
     cause = context_of(trace)
     if cause is not None:
         return cause.within(span_id)
-    trace_id = blake2b(f"trace\0{key}\0{seed}".encode(errors="replace"), digest_size=16).hexdigest()
-    return TraceContext(trace_id, span_id)
+    return TraceContext(trace_id_of("trace", key, seed), span_id)
 
 
 def attempt_context(run: TraceContext, key: str, attempt: int) -> TraceContext:

@@ -12,17 +12,19 @@ import msgspec
 from litestar import Litestar
 from litestar.datastructures import State
 from litestar.enums import ScopeType
-from litestar.types import ASGIApp, Message, Receive, Scope, Send
+from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from headwater.gateway.api.problems import MEDIA_TYPE, document
 from headwater.gateway.api.rate_limits import rate_fields
 from headwater.gateway.api.request_scope import (
     STATE_NAME,
-    enter_trace,
     request_id_of,
+    request_trace,
     split_as_sent,
 )
+from headwater.gateway.api.traced_requests import serve_traced
 from headwater.gateway.settings.exposure import is_loopback
+from headwater.streams.telemetry import telemetry
 
 
 async def answer_head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -220,8 +222,15 @@ def front_of(app: Litestar) -> ASGIApp:
         if not host_known(scope):
             await _refuse_host(scope, send, app.state[STATE_NAME])
             return
-        enter_trace(scope)
-        if scope["method"] == HTTPMethod.HEAD:
+        exporter = telemetry()
+        if exporter is not None:
+            await serve_traced(serve, scope, receive, send, exporter, app.state[STATE_NAME]())
+            return
+        request_trace(scope)
+        await serve(scope, receive, send)
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if cast("HTTPScope", scope)["method"] == HTTPMethod.HEAD:
             await answer_head(app, split_as_sent(scope), receive, send)
         else:
             await app(split_as_sent(scope), receive, send)

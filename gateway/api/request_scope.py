@@ -42,10 +42,15 @@ def request_id_of(scope: Scope) -> str:
     # The scope is a plain dict to which servers and frameworks add keys that its type lacks.
     state = cast("dict[str, Any]", scope)
     if _KEY not in state:
-        offered = next((value for name, value in state["headers"] if name == b"x-request-id"), None)
         new = state["litestar_app"].state[STATE_NAME]
-        keep_request_id(scope, usable(offered) or new())
+        keep_request_id(scope, _offered_id(scope) or new())
     return str(state[_KEY])
+
+
+def _offered_id(scope: Scope) -> str | None:
+    """Return the id that the caller has chosen, if it is valid."""
+    offered = next((value for name, value in scope["headers"] if name == b"x-request-id"), None)
+    return usable(offered)
 
 
 def own_request_id(scope: Scope) -> str:
@@ -56,8 +61,7 @@ def own_request_id(scope: Scope) -> str:
     """
     state = cast("dict[str, Any]", scope)
     if _CLAIMED not in state:
-        offered = next((value for name, value in state["headers"] if name == b"x-request-id"), None)
-        state[_CLAIMED] = usable(offered) or ""
+        state[_CLAIMED] = _offered_id(scope) or ""
         if state[_CLAIMED]:
             keep_request_id(scope, state["litestar_app"].state[STATE_NAME]())
     return request_id_of(scope)
@@ -94,16 +98,11 @@ def trace_text(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return "" if context is None else context.text
 
 
-def enter_trace(scope: Scope) -> None:
-    """Make the trace context of a request, if it has one, the current one of its task."""
-    text = trace_text(scope["headers"])
-    if text:
-        CURRENT.set(partial(_context, text))
-
-
-def _context(text: str) -> TraceContext:
-    context = context_of(text)
-    assert context is not None, "the text is that of a context"  # noqa: S101
+def request_trace(scope: Scope) -> TraceContext | None:
+    """Return the trace context of a request, which becomes the current one of its task."""
+    context = context_of(trace_text(scope["headers"]))
+    if context is not None:
+        CURRENT.set(lambda: context)
     return context
 
 

@@ -70,15 +70,18 @@ def span_routes(reader: Reader) -> list[HTTPRouteHandler]:
         responses=problem_responses("invalid_cursor", "invalid_parameter", "store_unavailable"),
     )
     async def spans(
-        since: Annotated[str, QueryParameter(description="Beginning of the time, in RFC 3339.")],
+        since: Annotated[
+            str | None,
+            QueryParameter(description="Beginning of the time, in RFC 3339; by default, all."),
+        ] = None,
         until: Annotated[
             str | None, QueryParameter(description="Its end, in RFC 3339; by default, none.")
         ] = None,
         after: Cursor = None,
         limit: Limit = LIMIT_DEFAULT,
     ) -> SpanPage:
-        begin = moment_of("since", since) or _NEVER
-        end = moment_of("until", until) or _NEVER
+        begin = moment_of("since", since) or _FIRST
+        end = moment_of("until", until) or _LAST
         position = _Position(end) if after is None else unpack(after, _Position)
         with valid_cursor():
             return await _page(reader, begin, position, limit)
@@ -86,7 +89,8 @@ def span_routes(reader: Reader) -> list[HTTPRouteHandler]:
     return [spans]
 
 
-_NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
+_FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 async def _page(reader: Reader, since: datetime, position: _Position, limit: int) -> SpanPage:

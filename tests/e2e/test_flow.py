@@ -9,9 +9,10 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -20,6 +21,7 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
+from headwater.processors.trace_context import TraceContext
 from headwater.schemas.providers.headwater import LabSubmitted, LabUploaded
 from headwater.schemas.tables import TABLES
 from tests.e2e.deliveries import auth, body, daily, sleep, terra_user
@@ -47,13 +49,18 @@ def one(system: System, query: str, *values: object) -> tuple[object, ...] | Non
         return connection.execute(query, values).fetchone()
 
 
-def post(system: System, raw: bytes, at_s: int | None = None) -> dict[str, Any]:
+def post(
+    system: System,
+    raw: bytes,
+    at_s: int | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
     """Posts a delivery, again as senders do while it is not taken; what was answered."""
     taken: list[httpx2.Response] = []
 
     def is_taken() -> bool:
-        url, headers = f"{system.url()}/webhooks/terra", signed(raw, at_s)
-        answer = httpx2.post(url, content=raw, headers=headers, timeout=ANSWERED_WITHIN_S)
+        url, all_headers = f"{system.url()}/webhooks/terra", {**signed(raw, at_s), **headers}
+        answer = httpx2.post(url, content=raw, headers=all_headers, timeout=ANSWERED_WITHIN_S)
         assert answer.status_code in (200, 503), answer.text
         if answer.is_success:
             taken.append(answer)
@@ -150,6 +157,27 @@ def test_a_value_can_say_which_delivery_it_came_from(system: System):
     query = """select (value_source(column_sources, 'steps')).event_id from daily_summary
                where user_id = 'user_102'"""
     expect(system, query, (event["raw_event_id"],))
+
+
+def test_a_delivery_and_its_rows_continue_the_trace_of_the_sender(system: System):
+    sender = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 1)
+    event = post(system, daily(107, 4, 4_242, known=True), headers=dict(sender.headers()))
+    expect_outcome(system, event, "processed")
+    answer = httpx2.get(
+        f"{system.url()}/admin/traces/spans",
+        params={"since": "2020-01-01T00:00:00Z", "limit": 1_000},
+        headers=ADMIN,
+        timeout=ANSWERED_WITHIN_S,
+    )
+    traced = [span for span in answer.json()["spans"] if span["trace_id"] == sender.trace_id]
+    received, process = traced
+    assert (received["span_id"], received["parent_id"]) == (
+        *(event["raw_event_id"][:16],),
+        sender.span_id,
+    )
+    assert (process["name"], process["parent_id"]) == ("process webhooks", received["span_id"])
+    log = (system.directory / "worker.log").read_text("utf-8")
+    assert not re.search(r"^\d{4}-\d\d-\d\d \d\d:", log, re.MULTILINE), "times have a zone"
 
 
 def test_a_delivery_waits_for_its_connection_and_is_released_by_it(system: System):

@@ -10,12 +10,14 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.processors.trace_context import TraceContext
 from headwater.schemas.history import Post
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.topics import create_authors_topics
@@ -41,6 +43,14 @@ async def a_topic(bootstrap: str) -> str:
 
 async def found_in(bootstrap: str, topic: str) -> list[tuple[str, str]]:
     """Number and value of every record that is committed, in the order of each partition."""
+    records = await records_in(bootstrap, topic)
+    return [
+        (dict(record.headers)["headwater-id"].decode(), str(record.value or b"", "utf-8"))
+        for record in records
+    ]
+
+
+async def records_in(bootstrap: str, topic: str) -> list[Any]:
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed")
     await consumer.start()
     try:
@@ -48,15 +58,13 @@ async def found_in(bootstrap: str, topic: str) -> list[tuple[str, str]]:
         consumer.assign(places)
         await consumer.seek_to_beginning(*places)
         ends = await consumer.end_offsets(places)
-        result = []
+        result: list[Any] = []
         while [
             position for position in places if await consumer.position(position) < ends[position]
         ]:
             for records in (await consumer.getmany(timeout_ms=200)).values():
-                result += [
-                    (dict(record.headers)["headwater-id"], record.value) for record in records
-                ]
-        return [(number.decode(), str(value or b"", "utf-8")) for number, value in result]
+                result += records
+        return result
     finally:
         await consumer.stop()
 
@@ -120,6 +128,21 @@ def test_records_of_an_instance_keep_their_order(topics: str):
         reported = await publish(bootstrap, topic, [("a", posts(topic, (0, 5), (1, 5), (3, 9)))])
         assert reported.posts == [("a", 0), ("a", 1), ("a", 3)]
         assert await found_in(bootstrap, topic) == [("a#0", "0"), ("a#1", "1"), ("a#3", "3")]
+
+    play(topics, scene)
+
+
+def test_a_record_continues_the_trace_of_its_run(topics: str):
+    run = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 1, "a=1")
+
+    async def scene(bootstrap: str, topic: str) -> None:
+        (post,) = posts(topic, (0, 5))
+        traced = msgspec.structs.replace(post, trace=run.text)
+        await publish(bootstrap, topic, [("a", [traced])])
+        (record,) = await records_in(bootstrap, topic)
+        assert [(name, value.decode()) for name, value in record.headers] == [
+            *[("headwater-id", "a#0"), ("traceparent", run.traceparent), ("tracestate", "a=1")]
+        ]
 
     play(topics, scene)
 

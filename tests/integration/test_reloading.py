@@ -91,7 +91,7 @@ def test_an_app_that_declares_something_else_needs_a_worker_that_starts_again(pa
     async def act(_: list[HostSupervisor], watching: asyncio.Task[None]) -> None:
         file = package / "reloaded_one/__init__.py"
         await until(watching.done, file, ONE.replace("one", "another"))
-        with pytest.raises(AppChanged, match="new workflows another; without one"):
+        with pytest.raises(AppChanged, match="new workflows another; without reloaded_one"):
             watching.result()
 
     play(act)

@@ -105,7 +105,6 @@ def test_only_spans_of_a_time_are_listed(client: Client, write: Write) -> None:
 
 
 def test_a_mistake_is_refused(client: Client) -> None:
-    for asked in ({"since": "yesterday"}, {"after": "x"}, {}):
-        given = {"since": "2026-01-01T00:00:00Z"} | asked if asked else {}
-        answer = client.get("/admin/traces/spans", params=given, headers=ADMIN)
+    for asked in ({"since": "yesterday"}, {"after": "x"}, {"from": "2026-01-01T00:00:00Z"}):
+        answer = client.get("/admin/traces/spans", params=asked, headers=ADMIN)
         assert answer.status_code == 400, answer.text

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from hashlib import sha256
@@ -133,10 +134,17 @@ def test_what_is_refused_has_an_entry_with_its_code(client: TestClient[Any], aud
     assert metadata(entry)["code"] == "GRAPH_INVALID"
 
 
-def test_a_bug_has_an_entry(audit: MemoryAudit):
+def test_a_bug_has_an_entry_and_a_log_line_with_the_id_of_the_request(
+    audit: MemoryAudit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    # The toy's own configuration of logging replaces the handlers of the root.
+    monkeypatch.setattr(logging.getLogger("headwater.gateway"), "handlers", [caplog.handler])
     with TestClient(toy(audit), raise_server_exceptions=False) as client:
-        assert client.post("/bug").status_code == 500
+        answer = client.post("/bug")
+        assert answer.status_code == 500
     assert metadata(audit.entries[0])["code"] == "internal_error"
+    (line,) = [one for one in caplog.records if one.getMessage() == "POST /bug failed"]
+    assert line.__dict__["request_id"] == answer.json()["request_id"]
 
 
 def test_reads_have_none(client: TestClient[Any], audit: MemoryAudit):

@@ -4,15 +4,18 @@ import asyncio
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, cast
 
 import msgspec
 import pytest
+from litestar.types import Message, Receive, Scope, Send
 from typing_extensions import override
 
 from headwater import Step, WorkflowEvent, workflow
+from headwater.gateway.api.traced_requests import serve_traced
 from headwater.processors.code.host_messages import Activate
 from headwater.processors.runs.decisions import StepReturned
-from headwater.processors.trace_context import TraceContext, context_of
+from headwater.processors.trace_context import TraceContext, context_of, current_context
 from headwater.processors.trace_spans import Span, SpanLink, receipt_spans, unit_spans
 from headwater.schemas.errors import ProcessUnavailable
 from headwater.schemas.records import OutcomeRecorded
@@ -184,6 +187,50 @@ def test_an_attempt_of_a_recorded_trace_has_a_span(
         assert result == f'"00-{RECORDED.trace_id}-{span.span_id}-01"'
         assert span.parent_id == RECORDED.span_id
         assert span.start_us == span.end_us == 7_000
+
+
+class Api:
+    """An application that remembers the trace in which it served a request."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        self.context: TraceContext | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.context = current_context()
+        cast("Any", scope)["path_template"] = "/v1/runs/{runId}"
+        await send({"type": "http.response.start", "status": self.status, "headers": []})
+
+
+@pytest.mark.parametrize(
+    ("headers", "recorded", "trace_id"),
+    [
+        ([(b"traceparent", RECORDED.traceparent.encode())], True, RECORDED.trace_id),
+        ([(b"traceparent", RECORDED.traceparent[:-1].encode() + b"0")], False, RECORDED.trace_id),
+        ([], True, None),
+    ],
+)
+def test_a_request_to_the_api_has_a_span_in_which_it_is_served(
+    headers: list[tuple[bytes, bytes]], recorded: bool, trace_id: str | None
+):
+    exporter, api = Collected(Sampling()), Api(503)
+    scope: Any = {"type": "http", "method": "GET", "headers": headers}
+
+    async def ignore(_: Message) -> None:
+        pass
+
+    async def serve() -> None:
+        await serve_traced(api, scope, cast("Any", None), ignore, exporter, "01JZ")
+
+    asyncio.run(serve())
+    assert api.context is not None
+    assert trace_id in (None, api.context.trace_id)
+    assert bool(exporter.spans) is recorded
+    for span in exporter.spans:
+        assert (span.trace_id, span.span_id) == (api.context.trace_id, api.context.span_id)
+        assert span.parent_id == (RECORDED.span_id if headers else "")
+        assert (span.name, span.error) == ("GET /v1/runs/{runId}", "status 503")
+        assert span.attributes["http.response.status_code"] == 503
 
 
 # -- the SDK
