@@ -1,0 +1,78 @@
+"""A row is compared with its record and its deliveries, value by value."""
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+
+from headwater.gateway.builtin.row_comparison import _difference, _Sample, is_same
+from headwater.processors.columns import RowUpdate
+from headwater.projections.deliveries.lineage import Source, SourcedRow
+from headwater.schemas.codec import encode_row
+from headwater.schemas.records import Stamp
+from headwater.schemas.tables import DAILY_SUMMARY, Row
+from headwater.streams.kafka.records import Outgoing
+
+STAMP = Stamp(0, 5, 0, "e", 0, 3)
+KEY = ("user_1", "garmin", "2026-07-01")
+VALUES = {"steps": 10, "resting_heart_rate": 50.5}
+
+
+def sample(is_newest: bool = True) -> _Sample:
+    names = DAILY_SUMMARY.column_names
+    row = Row(
+        KEY,
+        tuple(VALUES.get(name) for name in names),
+        tuple(STAMP if name in VALUES else None for name in names),
+    )
+    value = encode_row(DAILY_SUMMARY, row)
+    record = Outgoing(DAILY_SUMMARY.topic, 0, b"k", value).as_read()
+    return _Sample(DAILY_SUMMARY, record, row, is_newest)
+
+
+def stored(event_id: str = "e", **changed: Any) -> SourcedRow:  # noqa: ANN401 (Postgres's)
+    values = dict.fromkeys(DAILY_SUMMARY.column_names) | VALUES | changed
+    source = Source(event_id, "webhooks/0@3", datetime(2026, 7, 1, tzinfo=UTC))
+    return SourcedRow(
+        dict(zip(DAILY_SUMMARY.key_names, KEY, strict=True)), values, dict.fromkeys(VALUES, source)
+    )
+
+
+def test_equal_rows_do_not_differ():
+    assert _difference(sample(), stored(), []) == ""
+    update = RowUpdate(DAILY_SUMMARY, KEY, VALUES, STAMP)
+    assert _difference(sample(), stored(), [update]) == ""
+
+
+def test_a_value_that_was_changed_is_named():
+    assert "values of the record, found others in steps" in _difference(
+        sample(), stored(steps=11), []
+    )
+
+
+def test_a_row_of_other_deliveries_is_compared_with_these():
+    assert _difference(sample(), stored("later", steps=11), []) == ""
+    later = RowUpdate(DAILY_SUMMARY, KEY, {"steps": 12}, Stamp(0, 6, 0, "later", 0, 4))
+    found = _difference(sample(), stored("later", steps=11), [later])
+    assert "values of the deliveries, found others in steps" in found
+    assert _difference(sample(), stored("later", steps=12), [later]) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "same"),
+    [
+        ("2026-07-01T10:00:00Z", datetime(2026, 7, 1, 10, tzinfo=UTC), True),
+        ("2026-07-01T12:00:00+02:00", datetime(2026, 7, 1, 10, tzinfo=UTC), True),
+        ("2026-07-01T10:00:01Z", datetime(2026, 7, 1, 10, tzinfo=UTC), False),
+        ("2026-07-01", date(2026, 7, 1), True),
+        ("2026-07-02", date(2026, 7, 1), False),
+        ("a\0b", "a\ufffdb", True),
+        (None, None, True),
+        (None, 0, False),
+        (1.5, 1.5, True),
+        ("x", None, False),
+    ],
+)
+def test_values_are_compared_as_postgres_stores_them(value: Any, other: Any, same: bool):  # noqa: ANN401 (theirs)
+    column = DAILY_SUMMARY.columns[0]
+    assert is_same(column, value, other) == same
