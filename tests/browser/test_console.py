@@ -31,6 +31,8 @@ PAGES = (
     "/console/instances",
     "/console/instances/order/o-1",
     "/console/instances/order/o-long",
+    "/console/endpoints",
+    "/console/endpoints/ep_3f9a2c7d41e05b6a8c1d",
     "/console/search?q=unknown",
     "/console/no-such-page",
 )

@@ -21,6 +21,8 @@ from headwater.gateway.api.authentication import Caller
 from headwater.gateway.api.console.api_client import ConsoleKeys
 from headwater.gateway.api.console.routes import Console
 from headwater.gateway.api.console.sessions import SignIn
+from headwater.gateway.api.endpoint_deliveries import DeliveryListed, DeliveryPage
+from headwater.gateway.api.endpoints import EndpointList, EndpointListed
 from headwater.gateway.api.request_scope import STATE_NAME
 from headwater.gateway.api.server import server_of
 from headwater.projections.deliveries.lineage import Deliveries, Delivery
@@ -123,6 +125,19 @@ DECLINED: Final = Failure(
 )
 
 
+ENDPOINT: Final = EndpointListed(
+    id="ep_3f9a2c7d41e05b6a8c1d", url="https://example.com/hooks", description="on call",
+    types=["instance_errored", "dead_letter"], workflows=["order"], tables=[], reasons=[],
+    state="active", why=None, state_set_at=None, state_set_by=None, created_at=before(hours=30),
+    created_by="admin:00000000", rotated_at=None, previous_until=None,
+)  # fmt: skip
+FAILED_POST: Final = DeliveryListed(
+    id="01K0POST", message_id="msg_1", type="dead_letter", state="failed",
+    error="503 after 8 attempts", created_at=before(hours=2), updated_at=before(hours=1),
+    next_attempt_at=None,
+)  # fmt: skip
+
+
 @dataclass
 class MemoryApi:
     """What the API answers, and what it was sent."""
@@ -152,6 +167,11 @@ class MemoryApi:
                 cursor=None,
             ),
             "/admin/dlq": DeadLetterPage(rows=tuple(self.letters), cursor=None),
+            "/v1/endpoints": EndpointList(endpoints=[ENDPOINT]),
+            f"/v1/endpoints/{ENDPOINT.id}": ENDPOINT,
+            f"/v1/endpoints/{ENDPOINT.id}/deliveries": DeliveryPage(
+                deliveries=[FAILED_POST], cursor=None
+            ),
             "/api/workflows/workflows": WorkflowList(workflows=[WorkflowListed(name="order")]),
             "/api/workflows/instances": self._instances(),
             "/api/workflows/workflows/order/instances": self._instances(),
