@@ -128,7 +128,7 @@ class Gate:
             workers=running,
             commands=self.commands,
         )
-        given = Settings(max_body_bytes=4096, **settings)
+        given = Settings(max_body_bytes=4096, **({"replay_s": 300} | settings))
         self.app = memory_app(given, workflows=ports, audit=self.audit)
         self.client: TestClient[Any]
 
@@ -364,13 +364,17 @@ def test_an_installation_that_takes_longer_than_a_check_continues(
         return await prepare(folders, deployment)
 
     monkeypatch.setattr(CodeFolders, "prepare", prepare_later)
-    gate = Gate(data_dir=tmp_path, replay_s=10)
+    gate = Gate(data_dir=tmp_path)
+    replays = gate.app.state["workflow_service"].gate
+    limits = replays._limits
     for opened_gate in opened(gate):
         opened_gate.record("p-1")
         name = opened_gate.deploy(code())
+        replays._limits = limits._replace(seconds=2)
         report = opened_gate.post(f"{name}/check").json()
         assert "still installing its packages (HEADWATER_REPLAY_S)" in report["error"]
         assert next(begun) == 1
+        replays._limits = limits
         opened_gate.client.blocking_portal.call(installed.set)
         assert opened_gate.post(f"{name}/check").json()["runs"][0]["fits"]
 
