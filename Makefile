@@ -109,7 +109,7 @@ dictionary: setup ## Generate docs/data/README.md from the table comments
 
 lock: ## Update the pinned Python packages from pyproject.toml (needs uv)
 	$(LOCK) pyproject.toml --extra server --output-file requirements.txt
-	echo 'setuptools>=77' | $(LOCK) pyproject.toml - --extra local --extra mcp --group dev --constraint requirements.txt \
+	echo 'setuptools>=77' | $(LOCK) pyproject.toml - --extra local --extra mcp --extra otel --group dev --constraint requirements.txt \
 		--output-file requirements-dev.txt
 	echo 'setuptools>=77' | $(LOCK) - --constraint requirements-dev.txt --output-file requirements-build.txt
 	$(LOCK) --group bench --output-file requirements-bench.txt
