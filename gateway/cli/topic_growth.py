@@ -100,6 +100,8 @@ def grow(
     cluster = cluster_of(settings)
     if not re.fullmatch(TOPIC_PREFIX, prefix) or prefix == cluster.prefix:
         raise click.BadParameter(f"expected another prefix, such as v2., found {prefix!r}")
+    # Refuses a prefix that cannot be set.
+    cluster_of(settings.model_copy(update={"topic_prefix": prefix}))
     if (partitions is None) is not (only in ("drop", "abort")):
         raise click.UsageError("expected one of --partitions, --drop-old and --abort")
     with (
@@ -172,6 +174,7 @@ class _Growing:
             "Begin?",
             yes=yes,
         )
+        await copies.refuse_others()
         await self._close(growth, layout, topics)
         await copies.create(layout.after)
         await growth.copy(say)
@@ -264,7 +267,9 @@ async def _abort(settings: Settings, cluster: Cluster, *, switched: bool, prefix
             f"expected topics that are still in use, found a switch to {prefix}…: only the new "
             "topics can be used now"
         )
-    deleted = await Copies(cluster, prefix, topics).delete()
+    copies = Copies(cluster, prefix, topics)
+    await copies.refuse_others()
+    deleted = await copies.delete()
     await open_topics(cluster, topics)
     command = Command("topics.grow", "topics grow --abort", {"to": prefix})
     await asyncio.to_thread(append_done, settings, command)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import UnknownTopicOrPartitionError, for_code
 from aiokafka.structs import OffsetAndMetadata
@@ -31,6 +32,7 @@ from headwater.streams.kafka.names import name_in_code, topic_in_code
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.kafka.topics import (
     CLOSED,
+    TopicsTaken,
     TopicState,
     create_topics_with,
     set_configs,
@@ -89,12 +91,31 @@ class Copies:
         """Return the name by which clients of this process use a group under the new prefix."""
         return name_in_code(self._cluster.prefix, self._prefix + group)
 
+    async def refuse_others(self) -> None:
+        """Check that topics with the names of copies are copies that are not complete.
+
+        Raises:
+            TopicsTaken: There are others, such as those of another project.
+            BrokerUnavailable: No broker answered.
+        """
+        async with admin_client(self._cluster) as admin:
+            present = sorted(self._configs.keys() & set(await admin.list_topics()))
+            actual = await _described(admin, present) if present else {}
+        others = [name for name, config in actual.items() if not _COPYING.items() <= config.items()]
+        if others:
+            raise TopicsTaken(
+                f"expected no topics with the prefix {self._prefix!r}, found {', '.join(others)}; "
+                "nothing was changed. Choose another prefix"
+            )
+
     async def create(self, partitions: int) -> None:
         """Create the copies that are missing, and have them keep everything.
 
         Raises:
+            TopicsTaken: Other topics have their names.
             BrokerUnavailable: No broker answered, or it refused.
         """
+        await self.refuse_others()
         configs = {name: config | _COPYING for name, config in self._configs.items()}
         await create_topics_with(self._cluster, configs, partitions, self._replication)
         await _configure(self._cluster, configs)
@@ -162,17 +183,22 @@ async def _configure(cluster: Cluster, configs: Mapping[str, Mapping[str, str]])
         BrokerUnavailable: No broker answered, or it refused.
     """
     await set_configs(cluster, configs)
-    resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in configs]
     async with admin_client(cluster) as admin, asyncio.timeout(_CONFIGURED_S):
         while True:
-            actual = {
-                name: {entry[0]: entry[1] for entry in entries}
-                for answer in await admin.describe_configs(resources)
-                for _, _, _, name, entries in answer.resources  # type: ignore[attr-defined]
-            }
+            actual = await _described(admin, configs)
             if all(config.items() <= actual[name].items() for name, config in configs.items()):
                 return
             await asyncio.sleep(_POLL_S)
+
+
+async def _described(admin: AIOKafkaAdminClient, names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the configurations of topics that exist."""
+    resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
+    return {
+        name: {entry[0]: entry[1] for entry in entries}
+        for answer in await admin.describe_configs(resources)
+        for _, _, _, name, entries in answer.resources  # type: ignore[attr-defined]
+    }
 
 
 def _configs(topics: Mapping[str, TopicState]) -> dict[str, dict[str, str]]:

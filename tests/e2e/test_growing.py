@@ -8,10 +8,11 @@ letters can be put back, cursors and positions are valid.
 
 import asyncio
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx
 import pytest
@@ -25,6 +26,7 @@ from tests.e2e.test_two_projects import WORKFLOWS, Project, names_in
 from tests.waiting import ANSWERED_WITHIN_S
 
 BEFORE, AFTER = 2, 6
+COPIED_WITHIN_S = 600.0
 INSTANCES = [f"p-{number}" for number in range(12)]
 TABLES = ("daily_summary", "sleep_sessions", "terra_connections", "users", "webhook_outcomes")
 
@@ -76,8 +78,21 @@ class Growing(Project):
         assert refused.returncode != 0
         assert "expected no process of this project" in refused.stdout, refused.stdout
 
-    def grow(self, *arguments: str) -> Any:  # noqa: ANN401
-        return self.command("topics", "grow", "--to", self.new, "--yes", *arguments)
+    def grow(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """The command; a copy takes longer than other commands."""
+        file = self.directory / "grow.log"
+        with file.open("wb") as log:
+            code = self.start_growing(log, *arguments).wait(COPIED_WITHIN_S)
+        return subprocess.CompletedProcess(arguments, code, file.read_text())
+
+    def start_growing(self, log: BinaryIO, *arguments: str) -> "subprocess.Popen[bytes]":
+        variables = {
+            "HEADWATER_KAFKA": self.bootstrap,
+            "HEADWATER_POSTGRES": self.server,
+            **self.settings,
+        }
+        command = ["topics", "grow", "--to", self.new, "--yes", *arguments]
+        return forker.start("headwater", command, log, **variables)
 
     def rows_of_all(self) -> dict[str, list[tuple[Any, ...]]]:
         return {
@@ -211,14 +226,8 @@ def cursor_of(system: Growing) -> str:
 
 def interrupted_copy(system: Growing) -> None:
     """Kill the command while it copies."""
-    variables = {
-        "HEADWATER_KAFKA": system.bootstrap,
-        "HEADWATER_POSTGRES": system.server,
-        **system.settings,
-    }
-    arguments = ["topics", "grow", "--to", system.new, "--yes", "--partitions", str(AFTER)]
     with (system.directory / "killed.log").open("wb") as log:
-        growing = forker.start("headwater", arguments, log, **variables)
+        growing = system.start_growing(log, "--partitions", str(AFTER))
     deadline = time.monotonic() + ANSWERED_WITHIN_S
     while f"{system.new}webhooks" not in asyncio.run(names_in(system.bootstrap))[0]:
         assert growing.poll() is None, (system.directory / "killed.log").read_text()
@@ -287,12 +296,26 @@ def positions_are_valid(
     assert {row["steps"] for row in changed} == {4_321, 12_345}
 
 
+def another_project_is_left_alone(system: Growing) -> None:
+    """Topics that exist are no copies: nothing is written to them, or deleted."""
+    system.settings |= {"HEADWATER_TOPIC_PREFIX": "live."}
+    assert system.command("topics", "create", "--partitions", "1").returncode == 0
+    del system.settings["HEADWATER_TOPIC_PREFIX"]
+    message = "expected no topics with the prefix 'live.'"
+    for arguments in (("--partitions", str(AFTER)), ("--abort",)):
+        command = ("topics", "grow", "--to", "live.", "--yes", *arguments)
+        # The broker may still be loading its groups.
+        system.wait(lambda command=command: message in system.command(*command).stdout, message)
+    assert "live.webhooks" in asyncio.run(names_in(system.bootstrap))[0]
+
+
 def test_a_copy_can_be_given_up(system: Growing):
     made = system.command("topics", "create", "--partitions", str(BEFORE))
     assert made.returncode == 0, made.stdout
     assert system.command("migrate").returncode == 0
     wrong = system.grow("--partitions", "5")
     assert "a multiple of 2" in wrong.stdout
+    another_project_is_left_alone(system)
     interrupted_copy(system)
     aborted = system.grow("--abort")
     assert aborted.returncode == 0, aborted.stdout
