@@ -52,7 +52,7 @@ class DeliveryState(msgspec.Struct):
     """State of `DeliveryFold`, which is stored.
 
     Attributes:
-        received: Number of deliveries that were read, without duplicates.
+        received: Number of deliveries whose first record was read.
         unproven: Number of those of which nothing can be proven any more.
         waiting: Those without an outcome, by partition and offset in `webhooks`.
         parked: When deliveries began to wait for their connection, by event id.
@@ -98,7 +98,13 @@ class DeliveryFold:
             state.unproven += 1
 
     def settle(
-        self, event_id: str, status: str, parked_at_ms: int, partition: int | None, position: str
+        self,
+        event_id: str,
+        status: str,
+        parked_at_ms: int,
+        first: tuple[int, int],
+        partition: int | None,
+        position: str,
     ) -> None:
         """Apply the outcome of a delivery; it may replace an earlier one.
 
@@ -106,13 +112,15 @@ class DeliveryFold:
             event_id: The delivery.
             status: Its status.
             parked_at_ms: When it began to wait for its connection, Unix milliseconds.
+            first: Partition and offset of its first record; others are copies.
             partition: Partition of the outcome; None if it may differ from that of an earlier one,
                 because the delivery was reprocessed.
             position: Position of the outcome.
         """
         state = self.state
         for where in self._positions.pop(event_id, ()):
-            state.waiting[where[0]].pop(where[1], None)
+            delivery = state.waiting[where[0]].pop(where[1])
+            state.received -= where != first and not delivery.replayed
         state.removed.pop(event_id, None)
         if status == _PARKED:
             state.parked[event_id] = parked_at_ms

@@ -120,6 +120,7 @@ class Facts:
             outcome.event_id,
             outcome.status,
             outcome.parked_at_ms,
+            (outcome.partition, outcome.offset),
             record.partition if is_first else None,
             position_of(record),
         )

@@ -23,7 +23,8 @@ def received(*ids: str, at_ms: int = NOW_MS, proof_until_ms: int = 0) -> Deliver
 
 
 def settled(fold: DeliveryFold, name: str, status: str = "processed", partition: int = 0) -> None:
-    fold.settle(name, status, NOW_MS, partition, f"webhook-outcomes/{partition}@7")
+    first = 0, {"a": 0, "b": 1}[name]
+    fold.settle(name, status, NOW_MS, first, partition, f"webhook-outcomes/{partition}@7")
 
 
 def laws(fold: DeliveryFold, passed: dict[int, int], now_ms: int = NOW_MS) -> list[tuple[Law, str]]:
@@ -66,6 +67,13 @@ def test_a_duplicate_ends_with_its_trace_and_is_no_delivery():
     fold.drop_copy(0, 1)
     settled(fold, "a")
     assert laws(fold, PASSED) == []
+    assert fold.state.received == 1
+
+
+def test_a_duplicate_whose_trace_is_read_after_the_outcome_is_no_delivery():
+    fold = received("a", "a")
+    settled(fold, "a")
+    fold.drop_copy(0, 1)
     assert fold.state.received == 1
 
 
@@ -114,7 +122,7 @@ def test_two_outcomes_of_one_pass_in_two_partitions_are_found():
     settled(fold, "a", partition=1)
     settled(fold, "b")
     # It was reprocessed, and may be at another owner since.
-    fold.settle("b", "processed", 0, None, "webhook-outcomes/1@8")
+    fold.settle("b", "processed", 0, (0, 1), None, "webhook-outcomes/1@8")
     assert laws(fold, PASSED) == [(Law.OUTCOME_REPEATED, "a")]
 
 
