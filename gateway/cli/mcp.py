@@ -53,8 +53,8 @@ def mcp(url: str | None, key: str | None, allow_writes: bool) -> None:
 
     There is a tool for every operation of the gateway's OpenAPI document, so that the tools are
     those of the gateway's release. Only tools that read are offered, unless --allow-writes. What a
-    tool may do is decided by the scopes of the key. Creating and changing API keys is never
-    offered, because secrets would become part of a conversation.
+    tool may do is decided by the scopes of the key. Creating and changing API keys, and
+    secrets of endpoints, is never offered: secrets would become part of a conversation.
     """
     settings = settings_from()
     asyncio.run(_serve(url or url_of(settings), _headers(key, settings), writes=allow_writes))

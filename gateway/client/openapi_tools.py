@@ -14,8 +14,9 @@ from headwater.gateway.client.requests import Query, Repeat, Request, encoded_qu
 
 #: Tags of routes that take signatures or tokens of users instead of keys.
 _NOT_FOR_OPERATORS: Final = frozenset({"webhooks", "users", "hooks"})
-#: Tag of routes that create and change API keys, whose secrets a model must not get.
+#: Routes with answers that have a secret, which a model must not get: a tag, and operations.
 _KEYS: Final = "keys"
+_WITH_SECRETS: Final = frozenset({"createEndpoint", "rotateEndpoint"})
 _JSON: Final = "application/json"
 #: Parameters that a model needs not: positions and headers of conditional requests.
 _LEFT_OUT: Final = frozenset({"min_position", "Prefer", "last-event-id"})
@@ -85,8 +86,8 @@ class Tool:
 def tools_of(document: Json, *, writes: bool) -> dict[str, Tool]:
     """Return the tools for an OpenAPI document, by name.
 
-    Streams, uploads and routes for signed requests or tokens of users have none; nor have changes
-    of API keys.
+    Streams, uploads and routes for signed requests or tokens of users have none; nor have routes
+    with answers that have a secret.
 
     Args:
         document: The document, as the gateway serves it.
@@ -118,7 +119,8 @@ def _usable(operation: Json) -> bool:
 
 
 def _may_write(operation: Json) -> bool:
-    return _KEYS not in operation.get("tags", ())
+    has_secret = operation.get("operationId") in _WITH_SECRETS
+    return not has_secret and _KEYS not in operation.get("tags", ())
 
 
 def _tool(method: str, template: str, operation: Json, schemas: Json) -> Tool:

@@ -97,7 +97,8 @@ class _Server(ThreadingHTTPServer):
         while not self._stopped.is_set():
             try:
                 self.process_request(*self.get_request())
-            except OSError:  # It was stopped, or the process has no file descriptor to spare.
+            # It was stopped, or the process has no file descriptor or thread to spare.
+            except (OSError, RuntimeError):
                 self._stopped.wait(_RETRY_S)
 
     def stop(self) -> None:
@@ -109,17 +110,29 @@ class _Server(ThreadingHTTPServer):
     @override
     def process_request(self, request: _Connection, client_address: Any) -> None:
         """Answer a request in a thread, if one is free."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:
+            self._free.release()
+            self.shutdown_request(request)
+            raise
 
     @override
     def process_request_thread(self, request: _Connection, client_address: Any) -> None:
-        """Answer a request in this thread."""
+        """Answer a request in this thread.
+
+        A client that sends or reads a byte now and then is cut off, too.
+        """
+        deadline = threading.Timer(_REQUEST_S, self.shutdown_request, (request,))
+        deadline.daemon = True
+        deadline.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            deadline.cancel()
             self._free.release()
 
     @override

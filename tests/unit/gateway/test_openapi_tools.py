@@ -47,6 +47,7 @@ def test_every_operation_that_takes_a_key_and_json_is_a_tool(
         *("/v1/connect", "/v1/me", "/v1/import", "/v1/imports", "/v1/labs/upload"),
         "/v1/connections/{terra_user_id}",
         "/v1/deployments",
+        *("/v1/endpoints", "/v1/endpoints/{endpointId}/rotate"),
     }
     assert {"list_runs", "get_history", "get_admin_dlq"} <= tools.keys()
 
@@ -106,3 +107,19 @@ def test_components_that_refer_to_themselves_are_included_once() -> None:
 
 def test_a_tool_without_a_summary_is_named_by_its_route() -> None:
     assert only().title == "GET /x"
+
+
+def test_no_tool_has_an_answer_with_a_secret(
+    document: dict[str, Any], tools: dict[str, Tool]
+) -> None:
+    schemas = document["components"]["schemas"]
+    with_secrets = {
+        name for name, schema in schemas.items() if "secret" in schema.get("properties", {})
+    }
+    assert with_secrets
+    for template, operations in document["paths"].items():
+        for method, described in operations.items():
+            answers = json.dumps(described["responses"])
+            if any(f'schemas/{name}"' in answers for name in with_secrets):
+                offered = {(tool.method, tool.template) for tool in tools.values()}
+                assert (method.upper(), template) not in offered

@@ -114,7 +114,17 @@ def test_connections_that_send_nothing_cost_no_more_than_a_few_threads(
         ]
         closed = [connection for connection in connections[2:] if connection.recv(1) == b""]
         assert len(closed) == 18
-        assert threading.active_count() <= before + 2
+        assert threading.active_count() <= before + 4  # A request, and its deadline.
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(endpoint, "_REQUEST_S", 0.3)
+    monkeypatch.setattr(endpoint._Handler, "timeout", 60.0)
+    with monitoring(ANYWHERE, "projector", "1") as monitor:
+        assert monitor.address is not None
+        with socket.create_connection(tuple(monitor.address), timeout=60) as connection:
+            connection.sendall(b"GET /metrics HTTP/1.1\r\nx-slow: ")
+            assert connection.recv(1) == b""
 
 
 def test_the_port_is_free_after_the_end_and_a_taken_one_is_named():
