@@ -7,7 +7,6 @@ the name could resolve to another address between check and connection (DNS rebi
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from importlib.metadata import version
@@ -117,7 +116,9 @@ class EndpointRequests:
                     attempt = await self._post(url, headers, body)
             except TimeoutError:
                 attempt = Attempt(status=None, error=f"no response within {_WITHIN_S:.0f} s")
-            except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ssl.SSLError) as error:
+            # A ValueError is about the URL, such as a host name that cannot be looked up. It has to
+            # be a result: what is raised would be repeated without end.
+            except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
                 attempt = Attempt(status=None, error=_described(error))
             return msgspec.structs.replace(attempt, ms=round((monotonic() - began) * _MS))
 
