@@ -273,18 +273,33 @@ class Notifier:
             for number in sorted(metadata.partitions_for_topic(topic) or ())
         ]
         consumer.assign(partitions)
+        for tp, start in (await self._starts(consumer, partitions, since)).items():
+            seek_with_epoch(consumer, tp, *start)
+
+    async def _starts(
+        self,
+        consumer: AIOKafkaConsumer,
+        partitions: Sequence[TopicPartition],
+        since: Mapping[str, int | None],
+    ) -> dict[TopicPartition, Committed]:
+        """Return where to read from: the committed offsets, or the offsets at times."""
+        ruled = Interests((), self._interests.rules).topics()
         committed = await committed_offsets(consumer, *partitions)
         ends = await consumer.end_offsets(partitions)
         needed = await _offsets_at(consumer, ends, since)
         recent = await _offsets_at(consumer, ends, self._interests.new(self._clock()))
+        starts = {}
         for tp in partitions:
             position = committed.get(tp)
             start = Committed(needed.get(tp, ends[tp]))
-            if position is not None and (tp not in needed or position.offset >= start.offset):
+            # A rule needs all from its position on, also from before the time of an endpoint.
+            is_ruled = tp.topic in ruled or tp not in needed
+            if position is not None and (is_ruled or position.offset >= start.offset):
                 start = await resume_offset(consumer, tp, position)
             if recent.get(tp, start.offset) < start.offset:
                 start = Committed(recent[tp])
-            seek_with_epoch(consumer, tp, *start)
+            starts[tp] = start
+        return starts
 
     async def _process(
         self, consumer: AIOKafkaConsumer, tp: TopicPartition, records: Sequence[Incoming]
