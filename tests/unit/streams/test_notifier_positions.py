@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.errors import TopicAuthorizationFailedError
 from aiokafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 
 from headwater.processors.triggers.reactions import reaction_rules
@@ -181,5 +182,91 @@ def test_without_a_rule_a_topic_is_read_from_the_time_of_its_endpoint(
         await scene.create("dead_letter")
         await scene.turn()
         assert scene.consumer.positions == {LETTERS: 90}
+
+    run(main)
+
+
+def test_a_quiet_partition_has_a_committed_offset_from_the_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Otherwise the next reader would begin at its end, and skip the first record."""
+
+    async def main() -> None:
+        scene = Scene(monkeypatch, {})
+        await scene.turn()
+        assert scene.group == {LETTERS: 100}
+
+    run(main)
+
+
+def test_positions_of_quiet_partitions_are_committed_from_time_to_time(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Kafka removes offsets that were not committed for long."""
+
+    async def main() -> None:
+        scene = Scene(monkeypatch, {LETTERS: 40})
+        await scene.create("auditor_finding")
+        await scene.turn()
+        scene.consumer.held = {FINDINGS}
+        scene.group.clear()
+        await scene.turn()
+        assert not scene.group
+        monkeypatch.setattr(notifier, "_COMMIT_S", 0.0)
+        await scene.turn()
+        assert scene.group == {LETTERS: 40}
+
+    run(main)
+
+
+def test_without_partitions_nothing_is_committed(monkeypatch: pytest.MonkeyPatch):
+    async def main() -> None:
+        monkeypatch.setattr(notifier, "_COMMIT_S", 0.0)
+        monkeypatch.setattr(Consumer, "assignment", lambda _: set())
+        scene = Scene(monkeypatch, {})
+        await scene.turn()
+
+    run(main)
+
+
+def test_after_an_error_all_is_read_again_from_the_committed_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def main() -> None:
+        scene = Scene(monkeypatch, {LETTERS: 40, FINDINGS: 50}, at_time=10)
+        await scene.create("auditor_finding")
+        await scene.turn()
+        first = scene.consumer
+        record = SimpleNamespace(offset=40, value=b"", key=b"k", headers=(), topic=DEAD_LETTERS)
+        later = SimpleNamespace(offset=50, value=b"", key=b"k", headers=(), topic=AUDITOR)
+        first.fetched.append({LETTERS: [record], FINDINGS: [later]})
+        first.refusal = TopicAuthorizationFailedError()
+        monkeypatch.setattr(notifier, "readable", lambda records: (records, None))
+        monkeypatch.setattr(notifier, "notifications_of", lambda _: [])
+        with pytest.raises(TopicAuthorizationFailedError):
+            await scene.turn()
+        assert first.stopped
+        await scene.turn()
+        assert scene.consumer is not first
+        assert scene.consumer.positions == {LETTERS: 40, FINDINGS: 50}
+
+    run(main)
+
+
+def test_a_reader_that_lost_the_lead_in_a_batch_reads_the_rest_again(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """It may lead again before it has noticed, and its position is beyond the batch."""
+
+    async def main() -> None:
+        scene = Scene(monkeypatch, {LETTERS: 40})
+        await scene.turn()
+        scene.consumer.fetched.append({LETTERS: [SimpleNamespace(offset=40)]})
+        await scene.notifier.revoked(frozenset({0}))
+        await scene.turn()
+        await scene.notifier.assigned(frozenset({0}))
+        await scene.turn()
+        assert len(scene.consumers) == 2
+        assert scene.consumer.positions == {LETTERS: 40}
 
     run(main)
