@@ -268,6 +268,7 @@ class Notifier:
         fold = await self._endpoints.catch_up()
         interests = Interests(tuple(fold.active()), self._interests.rules)
         if interests == self._interests and self._consumer is not None:
+            self._read_endpoints_at = asyncio.get_running_loop().time()
             return
         self._interests = interests
         await self._disconnect()

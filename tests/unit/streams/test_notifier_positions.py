@@ -113,7 +113,7 @@ class Scene:
         at_time: int = 1_000_000,
     ) -> None:
         self.group, self.consumers = committed, list[Consumer]()
-        self.endpoints, self.ends_read = MemoryEndpoints(), 0
+        self.endpoints = MemoryEndpoints()
 
         async def start(_: object) -> Consumer:
             self.consumers.append(Consumer(self.group, at_time))
@@ -268,5 +268,22 @@ def test_a_reader_that_lost_the_lead_in_a_batch_reads_the_rest_again(
         await scene.turn()
         assert len(scene.consumers) == 2
         assert scene.consumer.positions == {LETTERS: 40}
+
+    run(main)
+
+
+def test_a_connected_reader_reads_the_endpoints_from_time_to_time(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def main() -> None:
+        scene = Scene(monkeypatch, {LETTERS: 40})
+        await scene.turn()
+        scene.endpoints.reads = 0
+        # As if the time of the last reading was long ago.
+        scene.notifier._read_endpoints_at -= 3600
+        await scene.turn()
+        await scene.turn()
+        await scene.turn()
+        assert scene.endpoints.reads == 1
 
     run(main)
