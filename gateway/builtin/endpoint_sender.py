@@ -28,7 +28,14 @@ from headwater.projections.workflows.instances import open_with_labels
 from headwater.projections.workflows.queries import TimeRange, Workflows
 from headwater.schemas.answers import Instance
 from headwater.schemas.endpoints import EndpointStateSet
-from headwater.schemas.errors import Disposition, HeadwaterError, StoreUnavailable
+from headwater.schemas.errors import (
+    BrokerUnavailable,
+    Disposition,
+    HeadwaterError,
+    NotYetReadable,
+    Overloaded,
+    StoreUnavailable,
+)
 from headwater.schemas.records import OperationAudited
 from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
@@ -115,6 +122,7 @@ class EndpointSender:
         self._project = project
         self._clock = clock
         self._new_id = new_id
+        self._disabling = asyncio.Lock()
 
     async def attempt(self, params: ToEndpoint, number: int) -> Sent:
         """Make an attempt to send a notification.
@@ -165,14 +173,14 @@ class EndpointSender:
         return None if located is None else _details(located.instance, data["run"])
 
     async def _disable_if_useless(self, endpoint: Endpoint, attempt: Attempt, number: int) -> None:
-        if attempt.is_gone:
-            await self.disable(endpoint.id, "its receiver answered 410 (gone)")
-        elif number > 1:
-            # Without Postgres the attempt counts all the same: it would be made again at once.
-            with contextlib.suppress(StoreUnavailable):
-                if await self._waiting(endpoint.id) > WAITING_MAX:
-                    why = f"more than {WAITING_MAX} notifications wait for it"
-                    await self.disable(endpoint.id, why)
+        # Without Kafka or Postgres the attempt counts all the same: it would be made again at once.
+        # The next attempt tries to disable the endpoint again.
+        with contextlib.suppress(StoreUnavailable, BrokerUnavailable, Overloaded, NotYetReadable):
+            if attempt.is_gone:
+                await self.disable(endpoint.id, "its receiver answered 410 (gone)")
+            elif number > 1 and await self._waiting(endpoint.id) > WAITING_MAX:
+                why = f"more than {WAITING_MAX} notifications wait for it"
+                await self.disable(endpoint.id, why)
 
     async def _waiting(self, endpoint_id: str) -> int:
         labels = {ENDPOINT_LABEL: endpoint_id}
@@ -205,11 +213,18 @@ class EndpointSender:
         return bool(accepted.rows)
 
     async def disable(self, endpoint_id: str, why: str) -> None:
-        """Disable an endpoint; log it, and record it in the audit log.
+        """Disable an endpoint if it is active; log it, and record it in the audit log.
 
         Raises:
-            BrokerUnavailable: Try again.
+            BrokerUnavailable, Overloaded, NotYetReadable: Try again.
         """
+        # Several attempts may want it at the same time.
+        async with self._disabling:
+            endpoint = (await self._endpoints.catch_up()).by_id.get(endpoint_id)
+            if endpoint is not None and endpoint.is_active:
+                await self._disable(endpoint_id, why)
+
+    async def _disable(self, endpoint_id: str, why: str) -> None:
         now_ms = self._clock()
         entry = OperationAudited(
             id=self._new_id(),
