@@ -20,7 +20,7 @@ from headwater.processors.notifications import Notification, ToEndpoint
 from headwater.processors.signatures import SCHEMES, Verified, verify
 from headwater.projections.postgres.connections import PooledReader
 from headwater.schemas.endpoints import EndpointCreated, EndpointSecretSet
-from headwater.schemas.errors import BrokerUnavailable, Overloaded
+from headwater.schemas.errors import BrokerUnavailable, Overloaded, StoreUnavailable
 from headwater.schemas.records import OperationAudited
 from tests.fakes.endpoints import MemoryEndpoints
 from tests.fakes.receiver import response
@@ -233,7 +233,49 @@ def test_large_params_are_left_out():
 
 def test_postgres_may_be_behind(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(endpoint_sender, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(endpoint_sender, "_SHARED_S", 0.0)
     found = details(offsets(17), offsets(18), [instance(1, "errored")])
     assert found is not None
     with pytest.raises(endpoint_sender.NotProjected):
         details(*[offsets(17)] * 8)
+
+
+class Counting(PooledReader):
+    """A Postgres that is behind, and counts its queries."""
+
+    def __init__(self, refusal: Exception | None = None) -> None:
+        self.queries, self.refusal = 0, refusal
+
+    async def answers(self, query: bytes, **parameters: object) -> list[dict[str, Any]]:
+        del query, parameters
+        self.queries += 1
+        await asyncio.sleep(0)
+        if self.refusal is not None:
+            raise self.refusal
+        return offsets(17)
+
+
+def waiting(postgres: PooledReader) -> list[BaseException | dict[str, Any] | None]:
+    async def wait() -> list[BaseException | dict[str, Any] | None]:
+        sender = Scene(200, postgres).sender  # type: ignore[arg-type]
+        return await asyncio.gather(
+            *(sender.details(ENDED) for _ in range(50)), return_exceptions=True
+        )
+
+    return asyncio.run(wait())
+
+
+def test_notifications_that_wait_for_postgres_share_their_queries(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(endpoint_sender, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(endpoint_sender, "_SHARED_S", 60.0)
+    postgres = Counting()
+    results = waiting(postgres)
+    assert all(isinstance(result, endpoint_sender.NotProjected) for result in results)
+    assert postgres.queries == 1
+
+
+def test_a_query_that_failed_is_shared_as_well():
+    postgres = Counting(StoreUnavailable("away"))
+    results = waiting(postgres)
+    assert all(isinstance(result, StoreUnavailable) for result in results)
+    assert postgres.queries == 1
