@@ -29,11 +29,11 @@ def posted(
 
 
 def resolving(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
-    async def getaddrinfo(self: Any, host: str, port: int, **_: Any) -> list[Any]:  # noqa: ANN401 (JSON)
+    def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:  # noqa: ANN401 (JSON)
         assert host == "example.com"
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port)) for ip in addresses]
 
-    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
 
 def unreachable(request: httpx2.Request) -> httpx2.Response:
