@@ -15,6 +15,8 @@ Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
 URL_CHARS_MAX: Final = 2_000
+#: Python raises UnicodeError for a name with a longer label, or an empty one.
+_LABEL_CHARS_MAX: Final = 63
 _PORTS: Final = {"https": 443, "http": 80}
 #: Networks that contain IPv4 addresses: the translation of NAT64, 6to4 and Teredo.
 _TRANSLATED: Final = tuple(map(IPv6Network, ("64:ff9b::/32", "2002::/16", "2001::/32")))
@@ -47,8 +49,8 @@ def target_of(url: str) -> Target | str:
     except ValueError as error:
         return f"expected a URL, found: {error}"
     host = parts.hostname or ""
-    if parts.scheme not in _PORTS or not host or port == 0:
-        return "expected an https:// URL with a host"
+    if parts.scheme not in _PORTS or port == 0 or not _is_host(host):
+        return "expected an https:// URL with a host, and 1 to 63 characters between its dots"
     if parts.username is not None or parts.password is not None:
         return "expected a URL without user and password"
     if parts.fragment:
@@ -58,6 +60,12 @@ def target_of(url: str) -> Target | str:
     return Target(
         parts.scheme, host, port or _PORTS[parts.scheme], authority, (parts.path or "/") + query
     )
+
+
+def _is_host(host: str) -> bool:
+    """Return whether a host is an address, or may be a name."""
+    labels = host.removesuffix(".").split(".")
+    return ":" in host or all(0 < len(label) <= _LABEL_CHARS_MAX for label in labels)
 
 
 def url_problem(url: str, allowed: Iterable[Network], *, loopback: bool) -> str | None:

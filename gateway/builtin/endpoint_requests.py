@@ -6,24 +6,21 @@ the name could resolve to another address between check and connection (DNS rebi
 
 import asyncio
 import contextlib
-import socket
-import ssl
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from importlib.metadata import version
-from ipaddress import ip_address
 from typing import Final
 
 import httpx2
 import msgspec
 
+from headwater.gateway.builtin.host_lookups import HostLookups
 from headwater.processors.endpoint_urls import (
     Address,
     Network,
     Target,
     address_problem,
     is_local,
-    literal_address,
     target_of,
 )
 from headwater.streams.clock import monotonic
@@ -91,6 +88,8 @@ class EndpointRequests:
         self._allowed = allowed
         self._all = asyncio.Semaphore(_ALL_MAX)
         self._of_endpoint: dict[str, asyncio.Semaphore] = {}
+        # As many as there may be endpoints, so that slow names delay no others.
+        self._lookups = HostLookups(_ALL_MAX)
         # Connections are not kept: one to an address would be used for other hosts there. Proxies
         # of the environment would resolve names on their own.
         self._http = httpx2.AsyncClient(
@@ -103,6 +102,7 @@ class EndpointRequests:
 
     async def close(self) -> None:
         """Close all connections."""
+        self._lookups.close()
         await self._http.aclose()
 
     async def post(
@@ -117,7 +117,9 @@ class EndpointRequests:
                     attempt = await self._post(url, headers, body)
             except TimeoutError:
                 attempt = Attempt(status=None, error=f"no response within {_WITHIN_S:.0f} s")
-            except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ssl.SSLError) as error:
+            # A ValueError is about the URL, such as a host name that cannot be looked up. It has to
+            # be a result: what is raised would be repeated without end.
+            except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
                 attempt = Attempt(status=None, error=_described(error))
             return msgspec.structs.replace(attempt, ms=round((monotonic() - began) * _MS))
 
@@ -125,7 +127,7 @@ class EndpointRequests:
         target = target_of(url)
         if isinstance(target, str):
             return Attempt(status=None, error=target)
-        addresses = await _addresses_of(target)
+        addresses = await self._lookups.addresses(target.host, target.port)
         local = is_local(target.host)
         for address in addresses:
             problem = address_problem(address, self._allowed, loopback=local)
@@ -158,21 +160,6 @@ class EndpointRequests:
         finally:
             await response.aclose()
             self._http.cookies.clear()
-
-
-async def _addresses_of(target: Target) -> list[Address]:
-    """Return the addresses of a host.
-
-    Raises:
-        OSError: It has none.
-    """
-    address = literal_address(target.host)
-    if address is not None:
-        return [address]
-    loop = asyncio.get_running_loop()
-    infos = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    texts = dict.fromkeys(str(info[4][0]).partition("%")[0] for info in infos)
-    return [ip_address(text) for text in texts]
 
 
 async def _beginning(response: httpx2.Response) -> str:

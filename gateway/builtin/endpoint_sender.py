@@ -28,10 +28,18 @@ from headwater.projections.workflows.instances import open_with_labels
 from headwater.projections.workflows.queries import TimeRange, Workflows
 from headwater.schemas.answers import Instance
 from headwater.schemas.endpoints import EndpointStateSet
-from headwater.schemas.errors import Disposition, HeadwaterError, StoreUnavailable
+from headwater.schemas.errors import (
+    BrokerUnavailable,
+    Disposition,
+    HeadwaterError,
+    NotYetReadable,
+    Overloaded,
+    StoreUnavailable,
+)
 from headwater.schemas.records import OperationAudited
 from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
+from headwater.streams.clock import monotonic
 from headwater.streams.kafka.endpoint_log import EndpointLog
 
 _LOG: Final = logging.getLogger("headwater.endpoints")
@@ -44,6 +52,9 @@ WAITING_MAX: Final = 10_000
 #: The projector usually applies a record within some tens of milliseconds; 6 s in total.
 _FIRST_PAUSE_S: Final = 0.05
 _POLLS: Final = 8
+#: For how long notifications that wait share one answer: however many wait, Postgres gets ten
+#: queries a second.
+_SHARED_S: Final = 0.1
 _SCHEME: Final = SCHEMES["standard-webhooks"]
 _SIGNATURE: Final = "webhook-signature"
 
@@ -115,6 +126,8 @@ class EndpointSender:
         self._project = project
         self._clock = clock
         self._new_id = new_id
+        self._disabling = asyncio.Lock()
+        self._applied = _Applied()
 
     async def attempt(self, params: ToEndpoint, number: int) -> Sent:
         """Make an attempt to send a notification.
@@ -160,19 +173,19 @@ class EndpointSender:
         if notification.position is None:
             return {}
         reader, data = await self._reader(), notification.data
-        await _wait_until_applied(reader, *notification.position)
+        await self._applied.wait(reader, *notification.position)
         located = await Workflows(reader).instance(data["workflow"], data["id"])
         return None if located is None else _details(located.instance, data["run"])
 
     async def _disable_if_useless(self, endpoint: Endpoint, attempt: Attempt, number: int) -> None:
-        if attempt.is_gone:
-            await self.disable(endpoint.id, "its receiver answered 410 (gone)")
-        elif number > 1:
-            # Without Postgres the attempt counts all the same: it would be made again at once.
-            with contextlib.suppress(StoreUnavailable):
-                if await self._waiting(endpoint.id) > WAITING_MAX:
-                    why = f"more than {WAITING_MAX} notifications wait for it"
-                    await self.disable(endpoint.id, why)
+        # Without Kafka or Postgres the attempt counts all the same: it would be made again at once.
+        # The next attempt tries to disable the endpoint again.
+        with contextlib.suppress(StoreUnavailable, BrokerUnavailable, Overloaded, NotYetReadable):
+            if attempt.is_gone:
+                await self.disable(endpoint.id, "its receiver answered 410 (gone)")
+            elif number > 1 and await self._waiting(endpoint.id) > WAITING_MAX:
+                why = f"more than {WAITING_MAX} notifications wait for it"
+                await self.disable(endpoint.id, why)
 
     async def _waiting(self, endpoint_id: str) -> int:
         labels = {ENDPOINT_LABEL: endpoint_id}
@@ -205,11 +218,18 @@ class EndpointSender:
         return bool(accepted.rows)
 
     async def disable(self, endpoint_id: str, why: str) -> None:
-        """Disable an endpoint; log it, and record it in the audit log.
+        """Disable an endpoint if it is active; log it, and record it in the audit log.
 
         Raises:
-            BrokerUnavailable: Try again.
+            BrokerUnavailable, Overloaded, NotYetReadable: Try again.
         """
+        # Several attempts may want it at the same time.
+        async with self._disabling:
+            endpoint = (await self._endpoints.catch_up()).by_id.get(endpoint_id)
+            if endpoint is not None and endpoint.is_active:
+                await self._disable(endpoint_id, why)
+
+    async def _disable(self, endpoint_id: str, why: str) -> None:
         now_ms = self._clock()
         entry = OperationAudited(
             id=self._new_id(),
@@ -235,24 +255,41 @@ class EndpointSender:
         )
 
 
-async def _wait_until_applied(reader: PooledReader, partition: int, offset: int) -> None:
-    """Wait, for some seconds, until Postgres has a record of the histories.
+class _Applied:
+    """Up to where Postgres has the histories; all that wait for it share their queries."""
 
-    Raises:
-        NotProjected: It does not have it yet.
-    """
-    pause_s, applied = _FIRST_PAUSE_S, 0
-    for _ in range(_POLLS):
-        offsets = await next_offsets(reader, PROJECTION, WORKFLOW_HISTORY)
-        applied = offsets.get(partition, 0)
-        if applied > offset:
-            return
-        await asyncio.sleep(pause_s)
-        pause_s *= 2
-    raise NotProjected(
-        f"expected Postgres to have {WORKFLOW_HISTORY}/{partition}@{offset}, found that it ends "
-        f"before {applied}"
-    )
+    def __init__(self) -> None:
+        self._query: asyncio.Future[dict[int, int]] | None = None
+        self._began_s = 0.0
+
+    async def wait(self, reader: PooledReader, partition: int, offset: int) -> None:
+        """Wait, for some seconds, until Postgres has a record of the histories.
+
+        Raises:
+            StoreUnavailable: Postgres does not answer.
+            NotProjected: It does not have it yet.
+        """
+        pause_s, applied = _FIRST_PAUSE_S, 0
+        for _ in range(_POLLS):
+            applied = (await self._offsets(reader)).get(partition, 0)
+            if applied > offset:
+                return
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
+        raise NotProjected(
+            f"expected Postgres to have {WORKFLOW_HISTORY}/{partition}@{offset}, got that it ends "
+            f"before {applied}"
+        )
+
+    async def _offsets(self, reader: PooledReader) -> dict[int, int]:
+        now_s = monotonic()
+        is_old = now_s - self._began_s >= _SHARED_S
+        if self._query is None or (self._query.done() and is_old):
+            self._query = asyncio.ensure_future(next_offsets(reader, PROJECTION, WORKFLOW_HISTORY))
+            # Nobody may wait for it any more.
+            self._query.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._began_s = now_s
+        return await asyncio.shield(self._query)
 
 
 def _sent(outcome: str, attempt: Attempt) -> Sent:

@@ -32,8 +32,9 @@ from headwater.streams.replay.workflow import Workflow
 GetSender: TypeAlias = Callable[[], Awaitable[EndpointSender]]
 S = TypeVar("S", bound=msgspec.Struct)
 
-#: Kafka or Postgres may be unavailable for long, and that is no attempt.
-_UNTIL_IT_WORKS: Final = Retry(limit=inf, delay="2 seconds", backoff="constant")
+#: Kafka or Postgres may be unavailable for long, and that is no attempt. Every retry is a record of
+#: the history: pauses that grow make about 60 of them in an hour.
+_UNTIL_IT_WORKS: Final = Retry(limit=inf, delay="2 seconds", backoff="linear")
 #: Longer than a request, and the queue before it.
 _ATTEMPT_TIMEOUT: Final = "10 minutes"
 

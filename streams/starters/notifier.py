@@ -60,6 +60,10 @@ _FETCH_BYTES: Final = 1024 * 1024
 #: Commands that are sent together; the params of one may have 128 KiB.
 _GROUP: Final = 50
 _PAUSE_S: Final = 30.0
+#: How often offsets are committed of partitions that have no records. Kafka removes an offset that
+#: was not committed for a week, unless it is configured otherwise.
+_COMMIT_S: Final = 3600.0
+_COMMIT_WITHIN_S: Final = 30.0
 #: Rules ignore what is older, such as what happened while there was no such rule. Effects of
 #: deliveries are kept as long.
 _RULES_MAX_AGE_MS: Final = 7 * 24 * 60 * 60 * 1_000
@@ -160,6 +164,7 @@ class Notifier:
         #: Set at every change of the leadership.
         self._changed = asyncio.Event()
         self._read_endpoints_at = 0.0
+        self._committed_at = 0.0
         # A group of its own: only members may commit offsets of a group with members.
         self._options = {
             **cluster.options(),
@@ -218,6 +223,14 @@ class Notifier:
                 await self._changed.wait()
 
     async def _turn(self) -> None:
+        try:
+            await self._turn_once()
+        except Exception:
+            # The position is beyond records that were fetched and not processed.
+            await self._disconnect()
+            raise
+
+    async def _turn_once(self) -> None:
         now_s = asyncio.get_running_loop().time()
         if now_s - self._read_endpoints_at >= _ENDPOINTS_S:
             await self._refresh()
@@ -227,10 +240,17 @@ class Notifier:
         if self._consumer is None:
             await asyncio.sleep(_ENDPOINTS_S)
             return
+        if now_s - self._committed_at >= _COMMIT_S:
+            # Here, because all that was fetched has been processed.
+            self._committed_at = now_s
+            await _commit_positions(self._consumer)
         fetched = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS)
         for tp, records in fetched.items():
-            if self._is_leader:
-                await self._process(self._consumer, tp, records)
+            if not self._is_leader:
+                # The rest is dropped. If this reader leads again at once, it has to read it again.
+                await self._disconnect()
+                return
+            await self._process(self._consumer, tp, records)
         for line in self._waiting.due(self._clock()):
             log.warning("notifications: %s", line)
 
@@ -248,6 +268,7 @@ class Notifier:
         fold = await self._endpoints.catch_up()
         interests = Interests(tuple(fold.active()), self._interests.rules)
         if interests == self._interests and self._consumer is not None:
+            self._read_endpoints_at = asyncio.get_running_loop().time()
             return
         self._interests = interests
         await self._disconnect()
@@ -263,6 +284,7 @@ class Notifier:
             await consumer.stop()
             raise
         self._consumer = consumer
+        self._committed_at = asyncio.get_running_loop().time()
 
     async def _seek(self, consumer: AIOKafkaConsumer, since: Mapping[str, int | None]) -> None:
         """Assign the partitions, and continue at the committed offsets, or at times."""
@@ -273,18 +295,38 @@ class Notifier:
             for number in sorted(metadata.partitions_for_topic(topic) or ())
         ]
         consumer.assign(partitions)
+        starts = await self._starts(consumer, partitions, since)
+        for tp, start in starts.items():
+            seek_with_epoch(consumer, tp, *start)
+        if starts:
+            # Without an offset, the next reader of a rule would begin at the end, and skip what
+            # was appended meanwhile.
+            await consumer.commit({tp: start.as_committed() for tp, start in starts.items()})
+
+    async def _starts(
+        self,
+        consumer: AIOKafkaConsumer,
+        partitions: Sequence[TopicPartition],
+        since: Mapping[str, int | None],
+    ) -> dict[TopicPartition, Committed]:
+        """Return where to read from: the committed offsets, or the offsets at times."""
+        ruled = Interests((), self._interests.rules).topics()
         committed = await committed_offsets(consumer, *partitions)
         ends = await consumer.end_offsets(partitions)
         needed = await _offsets_at(consumer, ends, since)
         recent = await _offsets_at(consumer, ends, self._interests.new(self._clock()))
+        starts = {}
         for tp in partitions:
             position = committed.get(tp)
             start = Committed(needed.get(tp, ends[tp]))
-            if position is not None and (tp not in needed or position.offset >= start.offset):
+            # A rule needs all from its position on, also from before the time of an endpoint.
+            is_ruled = tp.topic in ruled or tp not in needed
+            if position is not None and (is_ruled or position.offset >= start.offset):
                 start = await resume_offset(consumer, tp, position)
             if recent.get(tp, start.offset) < start.offset:
                 start = Committed(recent[tp])
-            seek_with_epoch(consumer, tp, *start)
+            starts[tp] = start
+        return starts
 
     async def _process(
         self, consumer: AIOKafkaConsumer, tp: TopicPartition, records: Sequence[Incoming]
@@ -330,6 +372,20 @@ def _settle(left: dict[str, Addressed], replies: Iterable[ReplySent]) -> None:
             log.error(
                 "%s/%s was not started: %s", command.workflow, command.instance_id, reply.message
             )
+
+
+async def _commit_positions(consumer: AIOKafkaConsumer) -> None:
+    """Commit up to where partitions were read, except those that wait for a newer release.
+
+    Raises:
+        KafkaError: Kafka refused.
+        TimeoutError: Kafka does not answer; reading must not wait for it for longer.
+    """
+    async with asyncio.timeout(_COMMIT_WITHIN_S):
+        partitions = consumer.assignment() - consumer.paused()
+        positions = {tp: await consumer.position(tp) for tp in partitions}
+        if positions:
+            await consumer.commit(positions)
 
 
 async def _offsets_at(

@@ -7,16 +7,18 @@ from headwater.schemas.errors import BrokerUnavailable
 
 
 class MemoryEndpoints:
-    """A topic; `away` makes it one whose broker does not answer."""
+    """A topic; `away` makes it one whose broker does not answer; `reads` counts."""
 
     def __init__(self) -> None:
         self.records: list[EndpointRecord] = []
         self.erased: list[str] = []
         self.fold = Endpoints()
         self.away = False
+        self.reads = 0
 
     async def catch_up(self) -> Endpoints:
         self._check()
+        self.reads += 1
         return self.fold
 
     async def write(self, record: EndpointRecord) -> Endpoint | None:

@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from headwater.gateway.builtin import endpoint_requests
 from headwater.gateway.builtin.endpoint_requests import Attempt, EndpointRequests
 from tests.fakes.receiver import response
 
@@ -28,11 +29,11 @@ def posted(
 
 
 def resolving(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
-    async def getaddrinfo(self: Any, host: str, port: int, **_: Any) -> list[Any]:  # noqa: ANN401 (JSON)
+    def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:  # noqa: ANN401 (JSON)
         assert host == "example.com"
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port)) for ip in addresses]
 
-    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
 
 def unreachable(request: httpx2.Request) -> httpx2.Response:
@@ -107,6 +108,21 @@ def test_an_error_of_the_network_is_a_result():
     attempt = posted("http://127.0.0.1:9/", answer)
     assert attempt.status is None
     assert attempt.error == "ConnectError: refused"
+
+
+def test_a_host_name_that_cannot_be_looked_up_is_a_result(monkeypatch: pytest.MonkeyPatch):
+    for url in ("https://a..example.com/", f"https://{'x' * 64}.example.com/"):
+        attempt = posted(url, unreachable)
+        assert attempt.status is None
+        assert "1 to 63 characters between its dots" in attempt.error
+
+    def refuse(text: str) -> None:
+        raise UnicodeError(f"label empty or too long: {text}")
+
+    monkeypatch.setattr(endpoint_requests, "target_of", refuse)
+    attempt = posted("https://example.com/", unreachable)
+    assert attempt.status is None
+    assert "label empty or too long" in attempt.error
 
 
 def test_410_means_that_the_endpoint_is_gone():

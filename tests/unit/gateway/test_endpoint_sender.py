@@ -20,6 +20,7 @@ from headwater.processors.notifications import Notification, ToEndpoint
 from headwater.processors.signatures import SCHEMES, Verified, verify
 from headwater.projections.postgres.connections import PooledReader
 from headwater.schemas.endpoints import EndpointCreated, EndpointSecretSet
+from headwater.schemas.errors import BrokerUnavailable, Overloaded, StoreUnavailable
 from headwater.schemas.records import OperationAudited
 from tests.fakes.endpoints import MemoryEndpoints
 from tests.fakes.receiver import response
@@ -48,13 +49,17 @@ class Scene:
         self.endpoints = MemoryEndpoints()
         self.entries: list[OperationAudited] = []
         self.requests: list[httpx2.Request] = []
+        self.refusal: Exception | None = None
 
         def answer(request: httpx2.Request) -> httpx2.Response:
             self.requests.append(request)
             return response(status)
 
         async def audit(entry: OperationAudited) -> None:
+            if self.refusal is not None:
+                raise self.refusal
             self.entries.append(entry)
+            await asyncio.sleep(0)
 
         async def reader() -> PooledReader:
             return postgres
@@ -117,6 +122,32 @@ def test_an_endpoint_that_is_gone_is_disabled():
     assert asyncio.run(scene.attempt()).outcome == "failed"
     assert scene.why == "its receiver answered 410 (gone)"
     assert scene.entries[0].action == "endpoints.disable"
+
+
+@pytest.mark.parametrize("refusal", [BrokerUnavailable("away"), Overloaded("full")])
+def test_an_attempt_has_an_outcome_although_its_endpoint_could_not_be_disabled(
+    refusal: Exception,
+):
+    """Otherwise the same notification would be posted again and again."""
+    scene = Scene(410, Postgres())
+    scene.refusal = refusal
+    assert asyncio.run(scene.attempt()).outcome == "failed"
+    assert scene.why is None
+    scene.refusal = None
+    assert asyncio.run(scene.attempt(2)).outcome == "failed"
+    assert scene.why == "its receiver answered 410 (gone)"
+
+
+def test_attempts_at_the_same_time_disable_an_endpoint_once():
+    scene = Scene(410, Postgres())
+
+    async def attempts() -> None:
+        await scene.create()
+        await asyncio.gather(*(scene.sender.attempt(PARAMS, 1) for _ in range(5)))
+
+    asyncio.run(attempts())
+    assert len(scene.requests) == 5
+    assert len(scene.entries) == 1
 
 
 def test_an_endpoint_with_too_long_a_queue_is_disabled():
@@ -202,7 +233,49 @@ def test_large_params_are_left_out():
 
 def test_postgres_may_be_behind(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(endpoint_sender, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(endpoint_sender, "_SHARED_S", 0.0)
     found = details(offsets(17), offsets(18), [instance(1, "errored")])
     assert found is not None
     with pytest.raises(endpoint_sender.NotProjected):
         details(*[offsets(17)] * 8)
+
+
+class Counting(PooledReader):
+    """A Postgres that is behind, and counts its queries."""
+
+    def __init__(self, refusal: Exception | None = None) -> None:
+        self.queries, self.refusal = 0, refusal
+
+    async def answers(self, query: bytes, **parameters: object) -> list[dict[str, Any]]:
+        del query, parameters
+        self.queries += 1
+        await asyncio.sleep(0)
+        if self.refusal is not None:
+            raise self.refusal
+        return offsets(17)
+
+
+def waiting(postgres: PooledReader) -> list[BaseException | dict[str, Any] | None]:
+    async def wait() -> list[BaseException | dict[str, Any] | None]:
+        sender = Scene(200, postgres).sender  # type: ignore[arg-type]
+        return await asyncio.gather(
+            *(sender.details(ENDED) for _ in range(50)), return_exceptions=True
+        )
+
+    return asyncio.run(wait())
+
+
+def test_notifications_that_wait_for_postgres_share_their_queries(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(endpoint_sender, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(endpoint_sender, "_SHARED_S", 60.0)
+    postgres = Counting()
+    results = waiting(postgres)
+    assert all(isinstance(result, endpoint_sender.NotProjected) for result in results)
+    assert postgres.queries == 1
+
+
+def test_a_query_that_failed_is_shared_as_well():
+    postgres = Counting(StoreUnavailable("away"))
+    results = waiting(postgres)
+    assert all(isinstance(result, StoreUnavailable) for result in results)
+    assert postgres.queries == 1
