@@ -226,7 +226,8 @@ class ApiKeyService:
             )
         )
         if rotated is None:
-            raise _ended(key_id)
+            ended = (await self._key(key_id)).ended(now_ms)
+            raise _ended(key_id if ended else caller.key_id)
         return self._shown(rotated, text)
 
     async def revoke(self, request: AnyRequest, key_id: str) -> KeyRevoked:
