@@ -348,7 +348,7 @@ def _operators_routes(
         ),
         audit_router(reader, keys, settings.project),
         key_router(
-            ApiKeyService(ports.api_keys, keys.ring, draw=ports.draw, clock=ports.clock),
+            ApiKeyService(ports.api_keys, keys.ring, endpoints, draw=ports.draw, clock=ports.clock),
             keys,
             limited,
         ),

@@ -2,8 +2,9 @@
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -125,6 +126,13 @@ class EndpointList(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: list[EndpointListed]
 
 
+class KeyEndpoints(NamedTuple):
+    """Ids of endpoints of keys: those that were disabled, and others whose secret the keys drew."""
+
+    disabled: list[str]
+    rotated: list[str]
+
+
 class EndpointDeletion(msgspec.Struct, frozen=True, kw_only=True):
     """The endpoint that was deleted."""
 
@@ -236,6 +244,28 @@ class EndpointService:
         if endpoint.is_active:
             return self._listed(endpoint)
         return await self._set_state(request, endpoint_id, EndpointState.ACTIVE, "")
+
+    async def disable_of(self, keys: AbstractSet[str], why: str, by: str) -> KeyEndpoints:
+        """Disable the endpoints that keys created.
+
+        Args:
+            keys: Ids of keys.
+            why: Why, for people.
+            by: Id of the key that does it.
+        """
+        endpoints = list((await self._log.catch_up()).by_id.values())
+        disabled = [one.id for one in endpoints if one.is_active and one.created.by in keys]
+        for endpoint_id in disabled:
+            at_ms, state = self._clock(), EndpointState.DISABLED
+            record = EndpointStateSet(id=endpoint_id, state=state, why=why, by=by, at_ms=at_ms)
+            # It may have been deleted meanwhile, which is as good.
+            await self._log.write(record)
+        rotated = [
+            one.id
+            for one in endpoints
+            if one.secret and one.secret.by in keys and one.created.by not in keys
+        ]
+        return KeyEndpoints(disabled, rotated)
 
     async def delete(self, request: AnyRequest, endpoint_id: str) -> EndpointDeletion:
         """Delete an endpoint, and its secrets."""

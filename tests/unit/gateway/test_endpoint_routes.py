@@ -212,3 +212,27 @@ def test_a_key_changes_only_endpoints_whose_data_it_may_read(gateway: Gateway):
     assert gateway.post(f"/{made['id']}/disable", {}, narrow).status_code == 200
     for action in ("rotate", "enable"):
         assert gateway.post(f"/{made['id']}/{action}", {}, wide).status_code == 200
+
+
+def test_a_revoked_key_leaves_no_endpoint_that_sends(gateway: Gateway):
+    parent, header = gateway.key("keys:write")
+    body = {"name": "ci", "scopes": ["endpoints:write", "instances:read"]}
+    child = gateway.client.post("/v1/keys", json=body, headers=header).json()
+    of_child = {"authorization": f"Bearer {child['key']}"}
+    endpoint = {"url": URL, "types": ["instance_errored"]}
+    mine, disabled = (gateway.post("", endpoint, header).json()["id"] for _ in range(2))
+    childs = gateway.post("", endpoint, of_child).json()["id"]
+    others, rotated = (gateway.create()["id"] for _ in range(2))
+    gateway.post(f"/{disabled}/disable")
+    gateway.post(f"/{rotated}/rotate", {}, of_child)
+    gateway.endpoints.away = True
+    url = f"/v1/keys/{parent}/revoke"
+    assert_problem(gateway.client.post(url, headers=ADMIN), 503, "broker_unavailable")
+    gateway.endpoints.away = False
+    revoked = gateway.client.post(url, headers=ADMIN).json()
+    assert revoked["state"] == "revoked"
+    assert revoked["disabledEndpoints"] == [mine, childs]
+    assert revoked["rotatedEndpoints"] == [rotated]
+    assert metadata(gateway.audit.log[-1])["disabledEndpoints"] == [mine, childs]
+    assert [one.id for one in gateway.endpoints.fold.active()] == [others, rotated]
+    assert gateway.get(f"/{mine}").json()["why"] == f"{parent} was revoked"
