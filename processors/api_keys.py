@@ -182,11 +182,14 @@ class ApiKeys:
         """Apply a record; return the key that it changed, or None if it has no effect.
 
         A key that was revoked stays revoked, in whatever order requests arrived. So do the keys
-        that it created, also one whose creation was recorded later.
+        that it created, also one whose creation was recorded later. A rotation by a revoked key
+        has no effect: its text would be valid, and no revocation would have named it.
         """
         key = self.by_id.get(record.id)
         if isinstance(record, ApiKeyCreated):
             changed = _created(record, self.by_id.get(record.by)) if key is None else None
+        elif isinstance(record, ApiKeyRotated) and self._is_revoked(record.by):
+            changed = None
         else:
             changed = None if key is None else _changed(key, record)
         if changed is not None:
@@ -195,6 +198,10 @@ class ApiKeys:
                 for created in self.created_by(record.id):
                     self.by_id[created.created.id] = _revoked(created, record)
         return changed
+
+    def _is_revoked(self, key_id: str) -> bool:
+        key = self.by_id.get(key_id)
+        return key is not None and key.revoked_at_ms > 0
 
     def created_by(self, key_id: str) -> list[ApiKey]:
         """Return the keys that a key created, and those that these created, and so on."""

@@ -18,8 +18,13 @@ URL_CHARS_MAX: Final = 2_000
 #: Python raises UnicodeError for a name with a longer label, or an empty one.
 _LABEL_CHARS_MAX: Final = 63
 _PORTS: Final = {"https": 443, "http": 80}
-#: Networks that contain IPv4 addresses: the translation of NAT64, 6to4 and Teredo.
-_TRANSLATED: Final = tuple(map(IPv6Network, ("64:ff9b::/32", "2002::/16", "2001::/32")))
+#: Networks that are refused although Python calls them global: those that contain IPv4 addresses
+#: (NAT64, 6to4, Teredo, compatible and translated addresses), site-local ones, and those of
+#: segment routing.
+_NOT_PUBLIC: Final = (
+    *map(IPv6Network, ("64:ff9b::/32", "2002::/16", "2001::/32", "::/96", "::ffff:0:0:0/96")),
+    *map(IPv6Network, ("fec0::/10", "5f00::/16")),
+)
 _LOCAL: Final = "localhost"
 
 
@@ -116,10 +121,8 @@ def address_problem(address: Address, allowed: Iterable[Network], *, loopback: b
         return None
     if address.is_loopback:
         return None if loopback else f"expected a public address, found loopback: {address}"
-    translated = any(
-        address in network for network in _TRANSLATED if isinstance(address, IPv6Address)
-    )
-    if address.is_global and not address.is_multicast and not translated:
+    refused = any(address in network for network in _NOT_PUBLIC if isinstance(address, IPv6Address))
+    if address.is_global and not address.is_multicast and not refused:
         return None
     return f"expected a public address, or one of HEADWATER_ENDPOINT_NETWORKS, found {address}"
 

@@ -13,6 +13,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 
 from headwater.gateway.api.audit import attempt, note
 from headwater.gateway.api.authentication import Caller, caller_in
+from headwater.gateway.api.endpoints import EndpointService
 from headwater.gateway.api.json_bodies import LimitedBodies, OperatorRequest
 from headwater.gateway.api.key_guards import OPERATORS, KeyGuard, insufficient_scope
 from headwater.gateway.api.key_ring import KeyRing
@@ -123,6 +124,10 @@ class KeyRevoked(KeyListed, frozen=True, kw_only=True):
     revoked_keys: list[str]
     #: Keys that are accepted, and whose current text it had drawn.
     rotated_keys: list[str]
+    #: Endpoints that were disabled, because it or a key of `revoked_keys` had created them.
+    disabled_endpoints: list[str]
+    #: Other endpoints, whose current secret one of these keys had drawn.
+    rotated_endpoints: list[str]
 
 
 class KeyList(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +142,7 @@ class ApiKeyService:
     Args:
         log: The topic of API keys.
         ring: The keys that this gateway accepts.
+        endpoints: The endpoints that keys create.
         draw: Returns as many random bytes.
         clock: Returns Unix milliseconds.
 
@@ -150,12 +156,14 @@ class ApiKeyService:
         self,
         log: ApiKeyLog,
         ring: KeyRing,
+        endpoints: EndpointService,
         *,
         draw: Callable[[int], bytes],
         clock: Callable[[], int],
     ) -> None:
         self._log = log
         self._ring = ring
+        self._endpoints = endpoints
         self._draw = draw
         self._clock = clock
 
@@ -226,30 +234,40 @@ class ApiKeyService:
             )
         )
         if rotated is None:
-            raise _ended(key_id)
+            ended = (await self._key(key_id)).ended(now_ms)
+            raise _ended(key_id if ended else caller.key_id)
         return self._shown(rotated, text)
 
     async def revoke(self, request: AnyRequest, key_id: str) -> KeyRevoked:
-        """Revoke a key, and those that it created. It may be repeated; the first time counts."""
+        """Revoke a key and those that it created, and disable their endpoints.
+
+        It may be repeated: the first time counts for keys, and endpoints are disabled again.
+        """
         await self._key(key_id)
         before = {
             other.created.id for other in self._log.fold.created_by(key_id) if other.revoked_at_ms
         }
         await attempt(request, key=key_id)
-        now_ms = self._clock()
-        await self._log.write(ApiKeyRevoked(id=key_id, by=_caller(request).key_id, at_ms=now_ms))
+        now_ms, by = self._clock(), _caller(request).key_id
+        await self._log.write(ApiKeyRevoked(id=key_id, by=by, at_ms=now_ms))
         key, fold = await self._key(key_id), self._log.fold
-        revoked = [
-            other.created.id for other in fold.created_by(key_id) if other.created.id not in before
-        ]
+        created = [other.created.id for other in fold.created_by(key_id)]
+        revoked = [name for name in created if name not in before]
         rotated = [
             other.created.id
             for other in fold.by_id.values()
             if other.rotated_by in {key_id, *revoked} and not other.ended(now_ms)
         ]
         note(request, revoked_keys=revoked)
+        ended = {key_id, *created}
+        endpoints = await self._endpoints.disable_of(ended, f"{key_id} was revoked", by)
+        note(request, disabled_endpoints=endpoints.disabled)
         return KeyRevoked(
-            **msgspec.structs.asdict(self._listed(key)), revoked_keys=revoked, rotated_keys=rotated
+            **msgspec.structs.asdict(self._listed(key)),
+            revoked_keys=revoked,
+            rotated_keys=rotated,
+            disabled_endpoints=endpoints.disabled,
+            rotated_endpoints=endpoints.rotated,
         )
 
     async def _keys(self, *, ended: bool) -> list[ApiKey]:
@@ -465,7 +483,7 @@ def _revoke_route(service: ApiKeyService) -> HTTPRouteHandler:
         operation_id="revokeKey",
         summary="Revoke an API key",
         description="All gateways refuse it, and the keys that it created, within seconds. They "
-        "cannot be accepted again.",
+        "cannot be accepted again. Endpoints that they created are disabled.",
         status_code=200,
         responses=problem_responses("not_found", *_LOG_PROBLEMS),
     )

@@ -69,7 +69,6 @@ from headwater.gateway.api.workflows.replay_gate import replay_gate
 from headwater.gateway.api.workflows.routes import WorkflowPorts, WorkflowService
 from headwater.gateway.api.workflows.swagger import SwaggerPage
 from headwater.gateway.builtin.data_requests import IMPORT_NAMES
-from headwater.gateway.settings.exposure import is_loopback
 from headwater.gateway.settings.settings import Settings, revealed
 from headwater.processors.sources import (
     AnySource,
@@ -332,7 +331,7 @@ def _operators_routes(
     endpoints = EndpointService(
         ports.endpoints,
         networks=settings.endpoint_networks,
-        loopback=is_loopback(settings.host),
+        loopback=settings.loopback_endpoints,
         draw=ports.draw,
         clock=ports.clock,
     )
@@ -349,7 +348,7 @@ def _operators_routes(
         ),
         audit_router(reader, keys, settings.project),
         key_router(
-            ApiKeyService(ports.api_keys, keys.ring, draw=ports.draw, clock=ports.clock),
+            ApiKeyService(ports.api_keys, keys.ring, endpoints, draw=ports.draw, clock=ports.clock),
             keys,
             limited,
         ),

@@ -104,6 +104,7 @@ class Details(TypedDict, total=False):
         key_role: Its role.
         key_scopes: Its scopes besides those of the role.
         revoked_keys: API keys that were revoked with it.
+        disabled_endpoints: Endpoints that these keys had created, and that were disabled.
         endpoint: Endpoint of notifications that is changed.
         dry_run: Whether this is a dry run.
         forced: Why an operator overrides a check.
@@ -136,6 +137,7 @@ class Details(TypedDict, total=False):
     key_role: str | None
     key_scopes: Sequence[str] | None
     revoked_keys: Sequence[str] | None
+    disabled_endpoints: Sequence[str] | None
     endpoint: str | None
     dry_run: bool
     forced: str | None

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from headwater.gateway.api.audit import attempt
-from headwater.gateway.api.endpoints import EndpointService
+from headwater.gateway.api.endpoints import EndpointService, require_scopes
 from headwater.gateway.api.operations import Operations
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_parameters import moment_of
@@ -203,6 +203,8 @@ class EndpointDeliveries:
         self, request: AnyRequest, endpoint_id: str, delivery_id: str
     ) -> DeliveryStarted:
         """Start a delivery again, with all of its attempts; the notification has the same id."""
+        endpoint = await self._endpoints.find(endpoint_id)
+        require_scopes(request, endpoint.created.types)
         await self._find(endpoint_id, delivery_id)
         await attempt(request, endpoint=endpoint_id, run_id=delivery_id)
         await self._send(delivery_id, RestartRun())
@@ -213,6 +215,7 @@ class EndpointDeliveries:
     ) -> EndpointReplay:
         """Send an endpoint what happened within a time, unless it has accepted it."""
         endpoint = await self._endpoints.find(endpoint_id)
+        require_scopes(request, endpoint.created.types)
         if not endpoint.is_active:
             raise Problem("endpoint_disabled", "expected an active endpoint; enable it first")
         since, until = moment_of("since", order.since), moment_of("until", order.until)

@@ -1,9 +1,10 @@
 """Endpoints of notifications: create, list, rotate, disable, enable and delete them."""
 
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -12,6 +13,7 @@ from headwater.gateway.api.authentication import Caller, caller_in
 from headwater.gateway.api.key_guards import insufficient_scope
 from headwater.gateway.api.problems import Problem
 from headwater.gateway.api.request_scope import AnyRequest
+from headwater.processors.api_keys import Scope
 from headwater.processors.endpoint_urls import URL_CHARS_MAX, Network, url_problem
 from headwater.processors.endpoints import (
     ENDPOINTS_MAX,
@@ -36,6 +38,8 @@ _OVERLAP_DEFAULT_S: Final = 24 * 60 * 60
 #: A month: longer than any plan for exchanging a secret.
 _OVERLAP_MAX_S: Final = 31 * 24 * 60 * 60
 _NAMES_MAX: Final = 100
+#: Scopes by the names of types. Endpoints may have types of a later release, which count as rows.
+_SCOPES: Final = {type_.value: scope for type_, scope in SCOPE_OF_TYPE.items()}
 _SECRET_PREFIX: Final = "whsec_"  # noqa: S105 (the beginning of one)
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -122,6 +126,13 @@ class EndpointList(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: list[EndpointListed]
 
 
+class KeyEndpoints(NamedTuple):
+    """Ids of endpoints of keys: those that were disabled, and others whose secret the keys drew."""
+
+    disabled: list[str]
+    rotated: list[str]
+
+
 class EndpointDeletion(msgspec.Struct, frozen=True, kw_only=True):
     """The endpoint that was deleted."""
 
@@ -163,9 +174,7 @@ class EndpointService:
         """Create an endpoint. Its caller must be able to read what it receives."""
         self._check(new)
         caller = _caller(request)
-        missing = {SCOPE_OF_TYPE[type_] for type_ in new.types} - caller.scopes
-        if missing:
-            raise insufficient_scope(caller, *missing)
+        require_scopes(request, new.types)
         if len((await self._log.catch_up()).by_id) >= ENDPOINTS_MAX:
             detail = f"expected at most {ENDPOINTS_MAX} endpoints, found as many; delete some"
             raise Problem("too_many_endpoints", detail)
@@ -206,8 +215,9 @@ class EndpointService:
     async def rotate(
         self, request: AnyRequest, endpoint_id: str, rotation: SecretRotation
     ) -> EndpointShown:
-        """Give an endpoint a new secret."""
+        """Give an endpoint a new secret. Its caller must be able to read what it receives."""
         endpoint = await self.find(endpoint_id)
+        require_scopes(request, endpoint.created.types)
         await attempt(request, endpoint=endpoint_id)
         secret, now_ms = self._new_secret(), self._clock()
         record = EndpointSecretSet(
@@ -225,10 +235,37 @@ class EndpointService:
         return await self._set_state(request, endpoint_id, EndpointState.DISABLED, why)
 
     async def enable(self, request: AnyRequest, endpoint_id: str) -> EndpointListed:
-        """Send notifications to an endpoint again, of what happens from now on."""
-        if (await self.find(endpoint_id)).is_active:
-            return await self.get_endpoint(endpoint_id)
+        """Send notifications to an endpoint again, of what happens from now on.
+
+        Its caller must be able to read what it receives.
+        """
+        endpoint = await self.find(endpoint_id)
+        require_scopes(request, endpoint.created.types)
+        if endpoint.is_active:
+            return self._listed(endpoint)
         return await self._set_state(request, endpoint_id, EndpointState.ACTIVE, "")
+
+    async def disable_of(self, keys: AbstractSet[str], why: str, by: str) -> KeyEndpoints:
+        """Disable the endpoints that keys created.
+
+        Args:
+            keys: Ids of keys.
+            why: Why, for people.
+            by: Id of the key that does it.
+        """
+        endpoints = list((await self._log.catch_up()).by_id.values())
+        disabled = [one.id for one in endpoints if one.is_active and one.created.by in keys]
+        for endpoint_id in disabled:
+            at_ms, state = self._clock(), EndpointState.DISABLED
+            record = EndpointStateSet(id=endpoint_id, state=state, why=why, by=by, at_ms=at_ms)
+            # It may have been deleted meanwhile, which is as good.
+            await self._log.write(record)
+        rotated = [
+            one.id
+            for one in endpoints
+            if one.secret and one.secret.by in keys and one.created.by not in keys
+        ]
+        return KeyEndpoints(disabled, rotated)
 
     async def delete(self, request: AnyRequest, endpoint_id: str) -> EndpointDeletion:
         """Delete an endpoint, and its secrets."""
@@ -298,6 +335,18 @@ class EndpointService:
             rotated_at=_moment_or_none(secret.at_ms if secret and rotated else 0),
             previous_until=_moment_or_none(until_ms if until_ms > self._clock() else 0),
         )
+
+
+def require_scopes(request: AnyRequest, types: Iterable[str]) -> None:
+    """Require the scopes to read what notifications of some types contain.
+
+    Raises:
+        Problem: The caller of the request does not have them.
+    """
+    caller = _caller(request)
+    missing = {_SCOPES.get(type_, Scope.ROWS_READ) for type_ in types} - caller.scopes
+    if missing:
+        raise insufficient_scope(caller, *missing)
 
 
 def _unknown(endpoint_id: str) -> Problem:

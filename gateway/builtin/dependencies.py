@@ -87,7 +87,9 @@ class Dependencies:
             endpoints, audit = self._endpoint_log(), await self._audit_log()
             self._endpoint_sender = EndpointSender(
                 endpoints=endpoints,
-                requests=EndpointRequests(self._settings.endpoint_networks),
+                requests=EndpointRequests(
+                    self._settings.endpoint_networks, loopback=self._settings.loopback_endpoints
+                ),
                 reader=self.connections,
                 audit=audit.append,
                 project=self._settings.project,

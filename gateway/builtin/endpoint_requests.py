@@ -80,12 +80,18 @@ class EndpointRequests:
     Args:
         allowed: Networks that are allowed although they are not public.
         transport: Replaces the network in tests.
+        loopback: Whether URLs may name this machine.
     """
 
     def __init__(
-        self, allowed: Sequence[Network], transport: httpx2.AsyncBaseTransport | None = None
+        self,
+        allowed: Sequence[Network],
+        transport: httpx2.AsyncBaseTransport | None = None,
+        *,
+        loopback: bool = True,
     ) -> None:
         self._allowed = allowed
+        self._loopback = loopback
         self._all = asyncio.Semaphore(_ALL_MAX)
         self._of_endpoint: dict[str, asyncio.Semaphore] = {}
         # As many as there may be endpoints, so that slow names delay no others.
@@ -128,7 +134,7 @@ class EndpointRequests:
         if isinstance(target, str):
             return Attempt(status=None, error=target)
         addresses = await self._lookups.addresses(target.host, target.port)
-        local = is_local(target.host)
+        local = self._loopback and is_local(target.host)
         for address in addresses:
             problem = address_problem(address, self._allowed, loopback=local)
             if problem is not None:

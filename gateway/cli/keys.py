@@ -1,5 +1,6 @@
 """`headwater keys`: create, list, rotate and revoke API keys."""
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -164,14 +165,15 @@ def rotate(key_id: str, overlap_ms: int, expires_ms: int | None, api: Api) -> Re
 def revoke(key_id: str, yes: bool, api: Api) -> Result:
     """Revoke a key, and the keys that it created: all gateways refuse them within seconds.
 
-    They cannot be accepted again. To keep the keys that it created, rotate it with --overlap 0s
-    instead, and discard the new text.
+    They cannot be accepted again. Endpoints that they created are disabled. To keep the keys that
+    it created, rotate it with --overlap 0s instead, and discard the new text.
     """
     key = api.get(path_of("v1", "keys", key_id))
     created = _created_by(key_id, api.get(_KEYS)["keys"])
     lines = [f"{_named(key)} will be refused."]
     if created:
         lines.append(f"So will the keys that it created: {', '.join(map(_named, created))}.")
+    lines.append("Endpoints that they created will be disabled.")
     confirm("\n".join(lines), "Revoke it?", yes=yes)
     revoked = api.post(path_of("v1", "keys", key_id) + "/revoke", {})
     hints = []
@@ -182,7 +184,21 @@ def revoke(key_id: str, yes: bool, api: Api) -> Result:
             f"It had drawn the texts of {', '.join(revoked['rotatedKeys'])}, which are accepted: "
             "rotate these keys if it has leaked."
         )
+    hints += _endpoint_hints(revoked)
     return Result(answer=revoked, tables=[_LISTED.table([_row(revoked)])], hints=hints)
+
+
+def _endpoint_hints(revoked: dict[str, Any]) -> Iterator[str]:
+    """Yield what a revocation means for endpoints. Earlier gateways do not say it."""
+    disabled = revoked.get("disabledEndpoints")
+    if disabled:
+        yield f"Endpoints that they created were disabled: {', '.join(disabled)}."
+    rotated = revoked.get("rotatedEndpoints")
+    if rotated:
+        yield (
+            f"They had drawn the secrets of {', '.join(rotated)}: rotate the secrets of these "
+            "endpoints if a key has leaked."
+        )
 
 
 def _created_by(key_id: str, newest_first: list[dict[str, Any]]) -> list[dict[str, Any]]:

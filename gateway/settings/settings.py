@@ -438,6 +438,15 @@ class Settings(
         return tuple(self.app.split(",")) if self.app not in {"", BUILTIN_APP} else ()
 
     @property
+    def loopback_endpoints(self) -> bool:
+        """Whether notifications may be posted to this machine, as on a laptop.
+
+        Not behind a proxy on the same machine: then others have keys, and loopback has services
+        that are not theirs.
+        """
+        return is_loopback(self.host) and not (self.trusted_proxies or self.allowed_hosts)
+
+    @property
     def blobs_at(self) -> str:
         """Location of blobs, for the function `blobs_at`."""
         blobs = self.blobs or str(self.data_dir / "blobs")

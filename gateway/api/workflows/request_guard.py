@@ -29,6 +29,7 @@ from headwater.gateway.api.workflows.authorization import (
 )
 from headwater.gateway.api.workflows.parameters import INSTANCE, WORKFLOW
 from headwater.processors.api_keys import Scope
+from headwater.processors.notifications import NOTIFY, REACT
 from headwater.processors.queue_messages import DELIVERY
 from headwater.processors.runs.limits import BUILTIN_PREFIX, DEFAULT_LIMITS
 from headwater.schemas.history import Limits
@@ -39,6 +40,9 @@ from headwater.streams.code_host.builtin_app import RUNNER
 _WITH_BODY: Final = frozenset({Policy.CREATE, Policy.SEND_EVENT, Policy.WORK})
 #: Policies of routes that change instances that exist; others create no instance of Headwater's.
 _CHANGES: Final = frozenset({Policy.MANAGE, Policy.SEND_EVENT})
+
+#: Workflows with notifications in their params, which may contain rows of any user.
+_WITH_ROWS: Final = frozenset({NOTIFY, REACT})
 
 #: Key of the principal in a request's state.
 _PRINCIPAL: Final = "headwater_principal"
@@ -61,6 +65,24 @@ def is_system_instance(workflow: str, instance_id: str | None) -> bool:
     return not (workflow == RUNNER and of_app)
 
 
+def require_readable(request: AnyConnection, *workflows: str | None) -> None:
+    """Require the scope to read rows of a request for runs that contain rows.
+
+    For routes that know the workflow only after they have read the run.
+
+    Args:
+        request: A request that was admitted.
+        workflows: Workflows of the runs; None for authors' workflows.
+
+    Raises:
+        Problem: The caller may not read rows.
+    """
+    caller = caller_in(request.scope)
+    needs = not _WITH_ROWS.isdisjoint(workflows)
+    if needs and caller is not None and Scope.ROWS_READ not in caller.scopes:
+        raise insufficient_scope(caller, Scope.ROWS_READ)
+
+
 async def attempt_change(request: AnyRequest, run_id: str, workflow: str) -> None:
     """Append the `attempted` entry of a request before it changes a run that exists.
 
@@ -71,6 +93,7 @@ async def attempt_change(request: AnyRequest, run_id: str, workflow: str) -> Non
     is_system = is_system_instance(workflow, run_id)
     if is_system and caller is not None and Scope.SYSTEM_WRITE not in caller.scopes:
         raise insufficient_scope(caller, Scope.SYSTEM_WRITE)
+    require_readable(request, workflow)
     await attempt_run(request, run_id, workflow)
 
 
@@ -118,10 +141,11 @@ class RequestGuard:
     ) -> str | None:
         """Admit the caller, by the hook or by a key; return the principal of the hook, if any.
 
-        A tick and a change of a system instance always require a key.
+        A tick, a change of a system instance and a request for instances with rows always require
+        a key.
         """
         ticks = context.policy is Policy.TICK
-        further = [Scope.SYSTEM_WRITE] if _changes_system(context, handler) else []
+        further = _further_scopes(context, handler)
         by_hook = self._authorizer.authenticates and in_process_caller(connection.scope) is None
         principal = None
         if by_hook:
@@ -181,6 +205,12 @@ class RequestGuard:
             runtime=self._runtime,
             principal=connection.scope["state"].get(_PRINCIPAL),
         )
+
+
+def _further_scopes(context: RequestContext, handler: BaseRouteHandler) -> list[Scope]:
+    """Return the scopes that a request needs besides that of its route."""
+    scopes = [Scope.SYSTEM_WRITE] if _changes_system(context, handler) else []
+    return [*scopes, Scope.ROWS_READ] if context.workflow_name in _WITH_ROWS else scopes
 
 
 def _changes_system(context: RequestContext, handler: BaseRouteHandler) -> bool:

@@ -15,11 +15,15 @@ from tests.fakes.receiver import response
 
 
 def posted(
-    url: str, answer: Callable[[httpx2.Request], httpx2.Response], *, allowed: str = ""
+    url: str,
+    answer: Callable[[httpx2.Request], httpx2.Response],
+    *,
+    allowed: str = "",
+    loopback: bool = True,
 ) -> Attempt:
     async def post() -> Attempt:
         networks = [ip_network(allowed)] if allowed else []
-        requests = EndpointRequests(networks, httpx2.MockTransport(answer))
+        requests = EndpointRequests(networks, httpx2.MockTransport(answer), loopback=loopback)
         try:
             return await requests.post("ep_1", url, {"webhook-id": "msg_1"}, b"{}")
         finally:
@@ -123,6 +127,13 @@ def test_a_host_name_that_cannot_be_looked_up_is_a_result(monkeypatch: pytest.Mo
     attempt = posted("https://example.com/", unreachable)
     assert attempt.status is None
     assert "label empty or too long" in attempt.error
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9", "[::1]:9"])
+def test_this_machine_is_refused_where_it_is_not_allowed(host: str):
+    attempt = posted(f"http://{host}/", unreachable, loopback=False)
+    assert "expected a public address, found loopback" in attempt.error
+    assert posted(f"http://{host}/", lambda _: response(200)).is_accepted
 
 
 def test_410_means_that_the_endpoint_is_gone():

@@ -52,6 +52,12 @@ class Gateway:
     def get(self, path: str = "") -> Any:  # noqa: ANN401 (JSON)
         return self.client.get(f"/v1/endpoints{path}", headers=ADMIN)
 
+    def key(self, *more: str) -> tuple[str, dict[str, str]]:
+        """Create a key; return its id, and the header with its text."""
+        body = {"name": "ci", "scopes": ["endpoints:write", "instances:read", *more]}
+        made = self.client.post("/v1/keys", json=body, headers=ADMIN).json()
+        return made["id"], {"authorization": f"Bearer {made['key']}"}
+
     def create(self, **fields: Any) -> Any:  # noqa: ANN401 (JSON)
         answer = self.post("", {"url": URL, "types": ["instance_errored"], **fields})
         assert answer.status_code == 201, answer.text
@@ -189,3 +195,44 @@ def test_a_replay_needs_a_time_in_the_past(gateway: Gateway, order: dict[str, st
     made = gateway.create()
     answer = gateway.post(f"/{made['id']}/replays", order)
     assert_problem(answer, 400, "invalid_parameter")
+
+
+def test_a_key_changes_only_endpoints_whose_data_it_may_read(gateway: Gateway):
+    made = gateway.create(types=["instance_errored", "row_changed"])
+    gateway.post(f"/{made['id']}/disable")
+    (_, narrow), (_, wide) = gateway.key(), gateway.key("rows:read")
+    order = {"since": "2026-06-01T00:00:00Z"}
+    records = len(gateway.endpoints.records)
+    for action, body in (("rotate", {}), ("enable", {}), ("replays", order)):
+        answer = gateway.post(f"/{made['id']}/{action}", body, narrow)
+        assert assert_problem(answer, 403, "insufficient_scope")["needed"] == ["rows:read"]
+    assert len(gateway.endpoints.records) == records
+    answer = gateway.post(f"/{made['id']}/deliveries/ep_1-1/replay", {}, narrow)
+    assert assert_problem(answer, 403, "insufficient_scope")["needed"] == ["rows:read"]
+    assert gateway.post(f"/{made['id']}/disable", {}, narrow).status_code == 200
+    for action in ("rotate", "enable"):
+        assert gateway.post(f"/{made['id']}/{action}", {}, wide).status_code == 200
+
+
+def test_a_revoked_key_leaves_no_endpoint_that_sends(gateway: Gateway):
+    parent, header = gateway.key("keys:write")
+    body = {"name": "ci", "scopes": ["endpoints:write", "instances:read"]}
+    child = gateway.client.post("/v1/keys", json=body, headers=header).json()
+    of_child = {"authorization": f"Bearer {child['key']}"}
+    endpoint = {"url": URL, "types": ["instance_errored"]}
+    mine, disabled = (gateway.post("", endpoint, header).json()["id"] for _ in range(2))
+    childs = gateway.post("", endpoint, of_child).json()["id"]
+    others, rotated = (gateway.create()["id"] for _ in range(2))
+    gateway.post(f"/{disabled}/disable")
+    gateway.post(f"/{rotated}/rotate", {}, of_child)
+    gateway.endpoints.away = True
+    url = f"/v1/keys/{parent}/revoke"
+    assert_problem(gateway.client.post(url, headers=ADMIN), 503, "broker_unavailable")
+    gateway.endpoints.away = False
+    revoked = gateway.client.post(url, headers=ADMIN).json()
+    assert revoked["state"] == "revoked"
+    assert revoked["disabledEndpoints"] == [mine, childs]
+    assert revoked["rotatedEndpoints"] == [rotated]
+    assert metadata(gateway.audit.log[-1])["disabledEndpoints"] == [mine, childs]
+    assert [one.id for one in gateway.endpoints.fold.active()] == [others, rotated]
+    assert gateway.get(f"/{mine}").json()["why"] == f"{parent} was revoked"

@@ -79,7 +79,8 @@ def test_a_key_is_revoked_after_it_is_shown_when_it_was_used():
     child = KEY | {"id": "key_01", "createdBy": "key_00"}
     grandchild = KEY | {"id": "key_02", "createdBy": "key_01"}
     revoked = KEY | {
-        "state": "revoked", "revokedKeys": ["key_01", "key_02"], "rotatedKeys": ["key_03"]
+        "state": "revoked", "revokedKeys": ["key_01", "key_02"], "rotatedKeys": ["key_03"],
+        "disabledEndpoints": ["ep_1"], "rotatedEndpoints": ["ep_2"],
     }  # fmt: skip
     network = Network(answer(KEY), answer({"keys": [grandchild, child, KEY]}), answer(revoked))
     result = headwater(network, "keys", "revoke", "key_00", "--yes")
@@ -88,6 +89,8 @@ def test_a_key_is_revoked_after_it_is_shown_when_it_was_used():
     assert also in result.stderr
     assert "Revoked with it: key_01, key_02." in result.stderr
     assert "the texts of key_03, which are accepted" in result.stderr
+    assert "Endpoints that they created were disabled: ep_1." in result.stderr
+    assert "the secrets of ep_2: rotate" in result.stderr
     assert "revoked" in result.stdout
     assert [item.url.path for item in network.asked] == [
         "/v1/keys/key_00",

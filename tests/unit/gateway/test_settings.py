@@ -4,6 +4,7 @@ import base64
 import hashlib
 import os
 from contextlib import nullcontext
+from ipaddress import ip_network
 
 import pytest
 from hypothesis import given
@@ -400,3 +401,12 @@ def test_what_is_sent_without_tls_is_warned_of(
 ) -> None:
     lines = list(clear_text_warnings(load_settings(**settings), variables))
     assert [line.partition(" ")[0] for line in lines] == ([named] if named else [])
+
+
+def test_endpoints_on_loopback_are_for_a_laptop() -> None:
+    assert Settings().loopback_endpoints
+    for behind in (
+        Settings(trusted_proxies=(ip_network("127.0.0.0/8"),)),
+        Settings(allowed_hosts=("flows.example.com",)),
+    ):
+        assert not behind.loopback_endpoints

@@ -163,3 +163,12 @@ def test_a_key_that_a_revoked_key_created_was_never_accepted():
     keys = folded(CREATED, REVOKED, CHILD)
     assert keys.by_id[CHILD.id].ended(0)
     assert keys.by_id[CHILD.id].revoked_by == REVOKED.by
+
+
+def test_a_rotation_by_a_key_that_was_revoked_has_no_effect():
+    other = msgspec.structs.replace(CREATED, id="key_of_another", by="admin:00000000")
+    late = msgspec.structs.replace(rotated(SECOND, 20), id=other.id, by=ID)
+    keys = folded(CREATED, other, REVOKED)
+    assert keys.apply(late) is None
+    assert keys.by_id[other.id].rotated_by == ""
+    assert keys.apply(msgspec.structs.replace(late, by="admin:00000000")) is not None

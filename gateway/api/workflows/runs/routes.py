@@ -32,7 +32,11 @@ from headwater.gateway.api.workflows.parameters import (
 )
 from headwater.gateway.api.workflows.positions import HEADER, format_positions, furthest
 from headwater.gateway.api.workflows.query_service import QueryService, cursor_field, response_of
-from headwater.gateway.api.workflows.request_guard import RequestGuard, attempt_change
+from headwater.gateway.api.workflows.request_guard import (
+    RequestGuard,
+    attempt_change,
+    require_readable,
+)
 from headwater.gateway.api.workflows.runs.bodies import NewRun
 from headwater.gateway.api.workflows.runs.run_service import RunResult, RunService
 from headwater.projections.workflows.runs import FoundRun, Runs
@@ -207,6 +211,7 @@ def _get_route(
             await _authorize_named(request_guard, request, workflow_name, runId)
         await query_service.wait_until_applied(position)
         row = await _find_authorized(request_guard, request, run_service, runId, workflow_name)
+        require_readable(request, row.run.workflow_name)
         return response_of(row.run, {row.partition: row.offset})
 
     return get_run

@@ -10,9 +10,11 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import PathParameter, QueryParameter
 
 from headwater.gateway.api.problems import Problem
+from headwater.gateway.api.request_scope import AnyRequest
 from headwater.gateway.api.workflows.openapi import world_read_spec
 from headwater.gateway.api.workflows.parameters import V1_PAGE_DEFAULT, V1Cursor, V1Limit
 from headwater.gateway.api.workflows.query_service import cursor_field, response_of
+from headwater.gateway.api.workflows.request_guard import require_readable
 from headwater.gateway.api.workflows.runs.routes import RunsQuery
 from headwater.gateway.api.workflows.runs.run_service import RunService
 from headwater.projections.workflows.answers import Page
@@ -112,8 +114,9 @@ def _runs_route(rows: Runs) -> HTTPRouteHandler:
         **world_read_spec(WorldPage, example, "invalid_cursor"),
     )
     async def list_world_runs(
-        filters: NamedDependency[RunsQuery], resolve_data: _ResolveData = "all"
+        request: AnyRequest, filters: NamedDependency[RunsQuery], resolve_data: _ResolveData = "all"
     ) -> Response[bytes]:
+        require_readable(request, filters.workflow_name)
         with cursor_field("cursor"):
             page = await rows.page(
                 workflow=filters.workflow_name,
@@ -136,12 +139,14 @@ def _run_route(rows: Runs) -> HTTPRouteHandler:
         **world_read_spec(Run, _RUN, "run_not_found", "ambiguous_run"),
     )
     async def get_world_run(
+        request: AnyRequest,
         runId: _RunInPath,  # noqa: N803 (as the path has it)
         workflow_name: _Workflow = None,
         resolve_data: _ResolveData = "all",
     ) -> Response[bytes]:
         row = RunService.single_run(await rows.find(runId, workflow_name), runId)
         run = row.run
+        require_readable(request, run.workflow_name)
         if resolve_data == "none":
             run = msgspec.structs.replace(run, input=None, output=None)
         return response_of(run, {})
@@ -160,11 +165,14 @@ def _list_route(what: str, kind: type, read: _Read) -> HTTPRouteHandler:
         dependencies={"page": Provide(PartsQuery, sync_to_thread=False)},
         **world_read_spec(WorldPage, example, "invalid_cursor", "run_not_found", "ambiguous_run"),
     )
-    async def list_parts(run_id: _RunId, page: NamedDependency[PartsQuery]) -> Response[bytes]:
+    async def list_parts(
+        request: AnyRequest, run_id: _RunId, page: NamedDependency[PartsQuery]
+    ) -> Response[bytes]:
         part = RunPart(run_id, page.workflow_name, payload=page.resolve_data == "all")
         with cursor_field("cursor"):
             parts = await read(part, page.limit, page.cursor)
         _check_run(parts.workflows, run_id)
+        require_readable(request, *parts.workflows)
         return _page_response(parts.page)
 
     return list_parts
@@ -178,6 +186,7 @@ def _get_route(what: str, kind: type, read: _Read) -> HTTPRouteHandler:
         **world_read_spec(kind, _EXAMPLES[what], "run_not_found", "ambiguous_run", "not_found"),
     )
     async def get_part(
+        request: AnyRequest,
         key: _Key,
         run_id: _RunId,
         workflow_name: _Workflow = None,
@@ -186,6 +195,7 @@ def _get_route(what: str, kind: type, read: _Read) -> HTTPRouteHandler:
         part = RunPart(run_id, workflow_name, key, resolve_data == "all")
         parts = await read(part, 1, None)
         _check_run(parts.workflows, run_id)
+        require_readable(request, *parts.workflows)
         if not parts.page.rows:
             raise Problem(
                 "not_found", f"expected one of the {what} of {run_id[:100]!r}, found none"
