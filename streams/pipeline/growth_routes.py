@@ -19,7 +19,13 @@ from headwater.processors.wipes import user_in, wipe_order_of
 from headwater.schemas.codec import decode, decode_row, encode
 from headwater.schemas.epochs import is_claim
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
-from headwater.schemas.history import HistoryAppended, key_of_record
+from headwater.schemas.history import (
+    NO_LEADER_EPOCH,
+    HistoryAppended,
+    LeaderEpochNoted,
+    instance_key,
+    key_of_record,
+)
 from headwater.schemas.installed_tables import TABLE_BY_TOPIC
 from headwater.schemas.records import OutcomeRecorded, UserForgotten, WebhookReceived
 from headwater.schemas.tables import Owner, Table, begins_with_user
@@ -43,6 +49,8 @@ from headwater.schemas.topics import (
 )
 from headwater.streams.kafka.records import Incoming, partition_of
 
+#: Key of records of the history that are about no instance.
+_NO_INSTANCE: Final = instance_key("", "").encode()
 _UNDECODABLE: Final = (UndecodableRecord, UnknownSchema, ValueError, msgspec.MsgspecError)
 
 
@@ -173,10 +181,21 @@ class Router:
         return (target,)
 
     def value(self, record: Incoming) -> bytes | None:
-        """Return the value of the copy of a record: a fence gets the offsets of new partitions."""
+        """Return the value of the copy of a record, without what is only true of the old ones.
+
+        A fence gets the offsets of new partitions, and the leader epoch of commands is forgotten.
+        """
         value: bytes | None = record.value
-        if self._topic != WIPES or not value:
+        if not value:
             return value
+        if self._topic == WIPES:
+            return self._with_all_offsets(value)
+        if self._topic == WORKFLOW_HISTORY and key_of_record(record.key or b"") == _NO_INSTANCE:
+            return _without_leader_epoch(value)
+        return value
+
+    def _with_all_offsets(self, value: bytes) -> bytes:
+        """Return a wipe whose fence has the offsets of new partitions."""
         wipe = decode(value, UserForgotten)
         before, after = self._layout
         if len(wipe.fence) != before or before == after:
@@ -237,6 +256,24 @@ def _owners_of_outcome(record: Incoming) -> tuple[str | None, ...]:
     """Return subject, user and id: the partition that resolved the user recorded the outcome."""
     outcome = decode(record.value, OutcomeRecorded)
     return (outcome.subject, outcome.user_id, outcome.event_id)
+
+
+def _without_leader_epoch(value: bytes) -> bytes:
+    """Return a record of the history without the leader epoch of the commands that it notes.
+
+    The new topic of commands begins with epochs of its own: compared with those of the old one, it
+    would look as if commands were lost. A note of lost commands stays as it is, because without a
+    leader epoch it would also be about the outcomes of commands that were not lost.
+    """
+    try:
+        record = decode(value, HistoryAppended)
+    except _UNDECODABLE:
+        return value
+    noted = record.events[0] if record.events else None
+    if not isinstance(noted, LeaderEpochNoted) or noted.lost_from >= 0:
+        return value
+    events = (LeaderEpochNoted(NO_LEADER_EPOCH), *record.events[1:])
+    return encode(msgspec.structs.replace(record, events=events))
 
 
 def _owners_of_event(record: Incoming) -> tuple[str | None, ...]:

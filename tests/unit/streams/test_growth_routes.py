@@ -8,7 +8,14 @@ from headwater.processors.providers.provider import Placement
 from headwater.processors.runs.claims import claim_of
 from headwater.schemas.codec import decode, encode, encode_row
 from headwater.schemas.epochs import CLAIM, CLAIM_KEY
-from headwater.schemas.history import HistoryAppended, InstanceDeleted, record_key
+from headwater.schemas.history import (
+    NO_LEADER_EPOCH,
+    HistoryAppended,
+    InstanceDeleted,
+    LeaderEpochNoted,
+    LogEvent,
+    record_key,
+)
 from headwater.schemas.records import Stamp, UserForgotten, WebhookAdmitted, WebhookReceived
 from headwater.schemas.tables import TABLES, Row, Table
 from headwater.schemas.topics import (
@@ -194,6 +201,36 @@ def test_a_wipe_covers_the_new_partitions_up_to_the_same_offsets():
     assert copied == msgspec.structs.replace(wipe, fence=[10, 20, 30, 40] * 3)
     claim = record(WIPES, 1, CLAIM_KEY, b"", [(CLAIM, b"worker")])
     assert routes.value(claim) == b""
+
+
+def history(event: LogEvent) -> bytes:
+    return encode(
+        HistoryAppended(
+            workflow="",
+            instance_id="",
+            run_number=0,
+            sequence=0,
+            epoch=3,
+            cause=-1,
+            at_ms=0,
+            events=(event,),
+        )
+    )
+
+
+def test_leader_epochs_of_the_old_commands_are_forgotten_and_lost_commands_are_not():
+    noted = history(LeaderEpochNoted(4))
+    others = [history(LeaderEpochNoted(4, 17)), history(claim_of("w", {}, 0).events[0]), b"other"]
+    for layout in (LAYOUT, Layout(4, 4)):
+        routes = router(WORKFLOW_HISTORY, 1, layout=layout)
+        read = record(WORKFLOW_HISTORY, 1, record_key(b"/", 3, 7), noted)
+        assert routes.route(read) == tuple(layout.targets(1))
+        assert routes.value(read) == history(LeaderEpochNoted(NO_LEADER_EPOCH))
+        for value in others:
+            read = record(WORKFLOW_HISTORY, 1, record_key(b"/", 3, 8), value)
+            assert routes.value(read) == value
+        of_instance = record(WORKFLOW_HISTORY, 1, record_key(b"order/1", 3, 9), noted)
+        assert routes.value(of_instance) == noted
 
 
 # -- what is put back, or read by its former position
