@@ -7,7 +7,8 @@ offset in its target; the other targets have a gap record at that offset. So off
 records, Postgres and clients refer to stay valid, and only partition numbers may be others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
@@ -135,8 +136,7 @@ class Router:
         partition: The partition.
         layout: Numbers of partitions.
         placement: Owners of deliveries.
-        removed: Keys of its tombstones. A tombstone goes where earlier records of its key went:
-            in another partition it would be read in any order with a later record of the key.
+        removed: Keys of its tombstones, with the targets of later records (`note_removals`).
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Router:
         partition: int,
         layout: Layout,
         placement: Placement,
-        removed: frozenset[bytes] = frozenset(),
+        removed: Mapping[bytes, AbstractSet[int]] = MappingProxyType({}),
     ) -> None:
         self.treatment = treatment_of(topic)
         self._topic = topic.name
@@ -174,11 +174,31 @@ class Router:
         if is_claim(record.headers) or self._is_of_partition(record):
             return self._targets
         if record.value is None:
-            return tuple(sorted(self._earlier.get(key, (self._partition,))))
+            return self._targets_of_tombstone(record)
         target = self._target(record)
         if key in self._removed:
             self._earlier.setdefault(key, set()).add(target)
         return (target,)
+
+    def _targets_of_tombstone(self, record: Incoming) -> tuple[int, ...]:
+        """Return where records of the key of a tombstone are.
+
+        In another partition it would be read in any order with a later record of the key. Earlier
+        records may be gone by compaction.
+        """
+        if self.is_owner_in_key:
+            return (self._target(record),)
+        key = record.key or b""
+        targets = self._earlier.get(key) or self._removed.get(key) or (self._partition,)
+        return tuple(sorted(targets))
+
+    @property
+    def is_owner_in_key(self) -> bool:
+        """Whether all records of a key go to one target, and which one depends only on the key."""
+        table = TABLE_BY_TOPIC.get(self._topic)
+        if table is None:
+            return self._topic in (WAITING, WORKFLOW_HISTORY)
+        return _is_owner_in_key(table)
 
     def value(self, record: Incoming) -> bytes | None:
         """Return the value of the copy of a record, without what is only true of the old ones.
@@ -241,8 +261,31 @@ class Router:
         return (self._placement.owner_of(delivery),)
 
 
+def note_removals(
+    removed: dict[bytes, set[int]], records: Iterable[Incoming], router: Router
+) -> None:
+    """Note the keys of tombstones, with the targets of records that follow one of their key.
+
+    Args:
+        removed: What is known from the records before. Changed in place.
+        records: Records of a partition, in order.
+        router: Finds their targets.
+    """
+    for record in records:
+        if record.key is None:
+            continue
+        if record.value is None:
+            removed.setdefault(record.key, set())
+        elif (later := removed.get(record.key)) is not None:
+            later.update(router.route(record))
+
+
+def _is_owner_in_key(table: Table) -> bool:
+    return table.owner is Owner.SUBJECT or begins_with_user(table)
+
+
 def _owner_of_row(table: Table, record: Incoming) -> str | None:
-    if table.owner is Owner.SUBJECT or begins_with_user(table):
+    if _is_owner_in_key(table):
         return msgspec.json.decode(record.key or b"", type=tuple[str, ...])[0]
     return user_in(table, decode_row(table, record.value or b""))
 

@@ -36,7 +36,13 @@ from headwater.schemas.topics import (
 )
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing, moved_to, partition_of
 from headwater.streams.pipeline.delivery_lookup import targets_of
-from headwater.streams.pipeline.growth_routes import Layout, Router, Treatment, treatment_of
+from headwater.streams.pipeline.growth_routes import (
+    Layout,
+    Router,
+    Treatment,
+    note_removals,
+    treatment_of,
+)
 from headwater.streams.pipeline.reprocessing import partition_now
 
 BY_NAME = {topic.name: topic for topic in TOPICS}
@@ -59,7 +65,8 @@ def record(
 
 
 def router(topic: str, partition: int, *removed: bytes, layout: Layout = LAYOUT) -> Router:
-    return Router(BY_NAME[topic], partition, layout, PLACEMENT, frozenset(removed))
+    later = {key: set[int]() for key in removed}
+    return Router(BY_NAME[topic], partition, layout, PLACEMENT, later)
 
 
 def delivery(user: str, event_id: str = "0" * 32) -> WebhookReceived:
@@ -137,8 +144,36 @@ def test_a_tombstone_goes_wherever_earlier_records_of_its_key_went():
     }
     assert len(places) == 3
     assert set(routes.route(record(WEBHOOKS, partition, b"k", None))) == places
-    # Its earlier records were removed by compaction.
+    # Its records were removed by compaction.
     assert routes.route(record(WEBHOOKS, partition, b"unknown", None)) == (partition,)
+
+
+def test_a_tombstone_without_earlier_records_goes_where_the_next_one_of_its_key_goes():
+    moved = next(user for user in USERS if partition_of(user.encode(), 12) == 5)
+    log = [
+        record(WEBHOOKS, 1, b"k", None, offset=10),
+        record(WEBHOOKS, 1, b"other", encode(delivery(moved)), offset=15),
+        record(WEBHOOKS, 1, b"k", encode(delivery(moved)), offset=20),
+    ]
+    removed: dict[bytes, set[int]] = {}
+    note_removals(removed, log, router(WEBHOOKS, 1))
+    assert removed == {b"k": {5}}
+    routes = Router(BY_NAME[WEBHOOKS], 1, LAYOUT, PLACEMENT, removed)
+    assert [routes.route(read) for read in log] == [(5,), (5,), (5,)]
+
+
+def test_a_tombstone_goes_where_its_key_is_written_afterwards_if_the_key_names_the_owner():
+    for user in USERS[:40]:
+        waiting = msgspec.json.encode(("terra", user, "0" * 32))
+        event = record_key(f"order/{user}".encode(), 3, 1)
+        for topic, key, owner in (
+            (WAITING, waiting, user),
+            (WORKFLOW_HISTORY, event, f"order/{user}"),
+        ):
+            partition = partition_of(owner.encode(), 4)
+            deleted = record(topic, partition, key, None)
+            expected = (partition_of(owner.encode(), 12),)
+            assert router(topic, partition).route(deleted) == expected
 
 
 def test_claims_of_a_partition_are_in_all_of_its_targets():
