@@ -28,6 +28,7 @@ from headwater.schemas.topics import (
 )
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.growth_marks import GrowthMark, growth_record, is_growth
 from headwater.streams.kafka.membership import inspect_cluster
 from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
@@ -321,6 +322,8 @@ class Growth:
         async with aclosing(read_partition(self._cluster, [SKIPPED], 0)) as batches:
             async for records in batches:
                 for record in records:
+                    if is_growth(record):
+                        continue
                     mark = msgspec.json.decode(record.value or b"", type=SkipMark)
                     targets = self._layout.targets(mark.partition)[1:]
                     for target in targets if mark.topic in divided else ():
@@ -328,8 +331,25 @@ class Growth:
                         key = f"{mark.topic}/{target}@{mark.offset}".encode()
                         value = msgspec.json.encode(repeated)
                         marks.append(Outgoing(self._copies.name(SKIPPED), 0, key, value))
+        await self._append(marks)
+
+    async def note(self, prefix: str) -> None:
+        """Write the growth to the log, too: a new database of the same topics needs it.
+
+        Args:
+            prefix: Prefix of the new topics.
+
+        Raises:
+            BrokerUnavailable: No broker answered.
+        """
+        before = range(self._layout.before)
+        ends = await end_offsets(self._cluster, WEBHOOKS, before)
+        mark = GrowthMark(self._layout.before, [ends[number] for number in before])
+        await self._append([growth_record(self._copies.name(SKIPPED), prefix, mark)])
+
+    async def _append(self, records: Sequence[Outgoing]) -> None:
         appender = Appender(cluster=self._cluster, client_id="headwater-topics-grow")
         try:
-            await appender.append(marks)
+            await appender.append(records)
         finally:
             await appender.stop()
