@@ -12,7 +12,7 @@ from headwater.projections.audit import AUDIT
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deployments import DEPLOYMENTS, GRAPHS
 from headwater.projections.errors import LogTruncated
-from headwater.projections.postgres.schema_prefix import bind_prefix
+from headwater.projections.postgres.schema_prefix import Growths, bind_prefix
 from headwater.projections.postgres.table_ddl import make_tables
 from headwater.projections.projector.consumers import Cluster
 from headwater.projections.projector.projector import Projector
@@ -35,6 +35,7 @@ async def run_projector(  # noqa: PLR0913, chosen by the composition root
     cluster: Cluster,
     dsn: str,
     topic_prefix: str = "",
+    growths: Growths = (),
     clock: Callable[[], int],
     detector: TruncationDetector,
     stop: asyncio.Event,
@@ -47,6 +48,7 @@ async def run_projector(  # noqa: PLR0913, chosen by the composition root
         cluster: The cluster to read.
         dsn: The database to write.
         topic_prefix: Prefix of the topics in that cluster.
+        growths: How these have got more partitions.
         clock: Returns Unix milliseconds.
         detector: Detects that Kafka lost the end of a log.
         stop: Ends the projections.
@@ -57,7 +59,7 @@ async def run_projector(  # noqa: PLR0913, chosen by the composition root
         SchemaTaken: The schema has tables of another program, or rows of another prefix.
         TableUnfit: A table of a provider does not fit its declaration.
     """
-    await _prepare(dsn, topic_prefix, stop)
+    await _prepare(dsn, topic_prefix, growths, stop)
     projectors = [
         Projector(
             cluster=cluster,
@@ -94,13 +96,13 @@ async def _run(projector: Projector, stop: asyncio.Event) -> None:
             await pause(stop, _TRUNCATED_S)
 
 
-async def _prepare(dsn: str, topic_prefix: str, stop: asyncio.Event) -> None:
+async def _prepare(dsn: str, topic_prefix: str, growths: Growths, stop: asyncio.Event) -> None:
     """Create the tables of installed packages, and check the prefix; wait for Postgres."""
     logged = ""
     while not stop.is_set():
         try:
             await asyncio.to_thread(make_tables, dsn, _LOG.info)
-            await bind_prefix(dsn, topic_prefix)
+            await bind_prefix(dsn, topic_prefix, growths)
         except StoreUnavailable as error:
             if error.message != logged:
                 logged = error.message

@@ -218,10 +218,10 @@ TOPICS: Final = (
     ),
     Topic(
         name=SKIPPED,
-        key="topic/partition@offset",
+        key="topic/partition@offset, or growth/prefix",
         value=None,
         cleanup=Cleanup.COMPACT,
-        purpose="Records that readers skip by order of an operator.",
+        purpose="Records that readers skip by order of an operator; growths of the topics.",
     ),
     Topic(
         name=WORKFLOW_COMMANDS,

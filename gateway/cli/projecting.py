@@ -1,6 +1,7 @@
 """`headwater project`: the projector and its rebuilds, from start to the signal that stops them."""
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable
 from importlib.metadata import version
@@ -17,11 +18,15 @@ from headwater.monitoring.endpoint import monitoring
 from headwater.monitoring.monitor import OK, Monitor
 from headwater.projections.catalogue import run_projector
 from headwater.streams.kafka import truncation
+from headwater.streams.kafka.growth_marks import read_growths
 from headwater.streams.kafka.membership import system_membership
+from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.skips import load_skips
 from headwater.streams.kafka.topics import check_topics
 from headwater.streams.loop_watch import measured_loop_watch
 from headwater.streams.process_tuning import collect_seldom
+
+log = logging.getLogger(__name__)
 
 
 def run_projection(settings: Settings, *, clock: Callable[[], int]) -> None:
@@ -36,6 +41,8 @@ async def _project(settings: Settings, clock: Callable[[], int], monitor: Monito
     cluster = cluster_of(settings)
     await check_topics(cluster)
     await load_skips(cluster)
+    waiting = Retrying(log, "waiting for Kafka to learn how the topics got more partitions")
+    growths = await waiting.until_done(lambda: read_growths(cluster))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -52,6 +59,7 @@ async def _project(settings: Settings, clock: Callable[[], int], monitor: Monito
                 cluster=cluster,
                 dsn=dsn_of(settings),
                 topic_prefix=settings.topic_prefix,
+                growths=growths,
                 clock=clock,
                 detector=truncation,
                 stop=stop,

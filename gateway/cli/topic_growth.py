@@ -147,6 +147,7 @@ class _Growing:
             return Result(answer={"ready": True}, hints=["Ready: everything was read."])
         records = None if is_switched else await self._copy(growth, copies, layout, topics, yes=yes)
         await growth.repeat_skips()
+        await growth.note(self._prefix)
         await copies.complete()
         return Result(
             answer={"prefix": self._prefix, "partitions": layout.after, "records": records},

@@ -6,9 +6,11 @@ schema records the prefix of its topics, and all processes compare it with their
 
 import asyncio
 import logging
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 import psycopg
+from msgspec import json
 
 from headwater.projections.errors import SchemaTaken, store_edge
 from headwater.projections.postgres.connections import own_dsn, schemas_of
@@ -18,16 +20,23 @@ from headwater.schemas.errors import StoreUnavailable
 _LOG: Final = logging.getLogger("headwater.projections")
 _CONNECT_TIMEOUT_S: Final = 5
 _RETRY_S: Final = 5.0
+#: Numbers of partitions before growths, with the ends of the topic `webhooks`, oldest first.
+Growths: TypeAlias = Sequence[tuple[int, Sequence[int]]]
 
 
-async def bind_prefix(dsn: str, topic_prefix: str) -> None:
+async def bind_prefix(dsn: str, topic_prefix: str, growths: Growths = ()) -> None:
     """Record the prefix of the topics that a schema gets its rows from.
+
+    Args:
+        dsn: The database.
+        topic_prefix: The prefix.
+        growths: How the topics have got more partitions. A new schema does not have them.
 
     Raises:
         SchemaTaken: They come from topics with another prefix.
         StoreUnavailable: Postgres does not answer, or is not migrated.
     """
-    _require(dsn, topic_prefix, await _prefix(dsn, "bind_topic_prefix", topic_prefix))
+    _require(dsn, topic_prefix, await _prefix(dsn, "bind_topic_prefix", topic_prefix, growths))
 
 
 async def check_prefix(dsn: str, topic_prefix: str) -> None:
@@ -50,12 +59,13 @@ async def check_prefix(dsn: str, topic_prefix: str) -> None:
     _require(dsn, topic_prefix, bound)
 
 
-async def _prefix(dsn: str, name: str, topic_prefix: str) -> str | None:
+async def _prefix(dsn: str, name: str, topic_prefix: str, growths: Growths = ()) -> str | None:
+    parameters = {"prefix": topic_prefix, "growths": json.encode(growths).decode()}
     with store_edge("read which topics the rows come from"):
         async with await psycopg.AsyncConnection.connect(
             own_dsn(dsn), connect_timeout=_CONNECT_TIMEOUT_S
         ) as connection:
-            cursor = await connection.execute(statement(name), {"prefix": topic_prefix})
+            cursor = await connection.execute(statement(name), parameters)
             row = await cursor.fetchone()
     return row[0] if row else ""
 

@@ -16,6 +16,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -171,6 +172,8 @@ class Projector:
                 if ahead:  # records read ahead are fetched again, too
                     self._read_again(batch.spans)
                     await self._seek(consumer, stop)
+                else:
+                    batch = await self._with_gaps(batch, consumer)
                 for line in self._waiting.due(self._clock()):
                     self._log.warning("%s", line)
                 if batch.spans and not ahead:
@@ -290,6 +293,30 @@ class Projector:
             leader_epochs=leader_epochs,
             times=times,
         )
+
+    async def _with_gaps(self, batch: Batch, consumer: AIOKafkaConsumer) -> Batch:
+        """Return a batch with the offsets that were passed without a record.
+
+        A partition that was added by a copy may end with gaps (ADR 0101). Its rows are complete
+        only if the position in Postgres is the end of the log. Must not be called while a batch is
+        being applied.
+        """
+        spans, claims = dict(batch.spans), dict(batch.claims)
+        leader_epochs = dict(batch.leader_epochs)
+        for partition, reading in list(self._reading.items()):
+            if partition in self._waiting or self.positions.get(partition) != reading:
+                continue  # A record has to wait, or the batch has records of the partition.
+            tp = TopicPartition(*partition)
+            try:
+                end = await consumer.position(tp)
+            except IllegalStateError:
+                continue  # revoked in the meantime
+            if self._reading.get(partition) == reading < end:
+                spans[partition] = Span(reading, end)
+                claims[partition] = copy(self._claims[partition])
+                leader_epochs[partition] = self._detector.leader_epoch_of(consumer, tp)
+                self._reading[partition] = end
+        return replace(batch, spans=spans, claims=claims, leader_epochs=leader_epochs)
 
     def _plan(self, records: Sequence[LogRecord]) -> Plan:
         """Plan records together; if that fails, plan them one by one and refuse those that fail.

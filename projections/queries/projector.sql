@@ -118,9 +118,16 @@ from moved
 on conflict (topic, partition, "offset") do update set error = excluded.error, at = excluded.at
 
 -- name: bind_topic_prefix
--- The rows of a schema come from the topics of one prefix.
+-- The rows of a schema come from the topics of one prefix. The log has all growths of these topics.
 update projection_identity
-set topic_prefix = coalesce(topic_prefix, %(prefix)s)
+set
+    topic_prefix = coalesce(topic_prefix, %(prefix)s),
+    growths = case
+        when coalesce(topic_prefix, %(prefix)s) = %(prefix)s
+            and jsonb_array_length(growths) < jsonb_array_length(%(growths)s::jsonb)
+            then %(growths)s::jsonb
+        else growths
+    end
 returning topic_prefix
 
 -- name: bound_topic_prefix

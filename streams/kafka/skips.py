@@ -24,6 +24,7 @@ from headwater.schemas.topics import SKIPPED, TOPICS, WORKFLOW_COMMANDS, WORKFLO
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import ProcessingFailure, dead_letter
+from headwater.streams.kafka.growth_marks import is_growth
 from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, position_of
 from headwater.streams.kafka.retrying import Retrying
@@ -55,6 +56,8 @@ async def load_skips(cluster: Cluster) -> None:
         async with aclosing(read_partition(cluster, [SKIPPED], _PARTITION)) as batches:
             async for records in batches:
                 for record in records:
+                    if is_growth(record):
+                        continue
                     mark = msgspec.json.decode(record.value or b"", type=SkipMark)
                     positions.append(RecordPosition(mark.topic, mark.partition, mark.offset))
 

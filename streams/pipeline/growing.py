@@ -5,7 +5,9 @@ group. A copy that was interrupted continues where the new topics end.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import aclosing
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import msgspec
@@ -26,6 +28,7 @@ from headwater.schemas.topics import (
 )
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.growth_marks import GrowthMark, growth_record, is_growth
 from headwater.streams.kafka.membership import inspect_cluster
 from headwater.streams.kafka.readers import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
@@ -38,7 +41,13 @@ from headwater.streams.kafka.topic_copies import (
     committed_by_group,
     end_offsets,
 )
-from headwater.streams.pipeline.growth_routes import Layout, Router, Treatment, treatment_of
+from headwater.streams.pipeline.growth_routes import (
+    Layout,
+    Router,
+    Treatment,
+    note_removals,
+    treatment_of,
+)
 
 #: Consumer group of workflow workers.
 _WORKFLOWS: Final = "headwater-workflows"
@@ -202,25 +211,26 @@ class Growth:
             async for records in batches:
                 yield [(record, router.route(record), router.value(record)) for record in records]
 
-    async def _removed(self, topic: Topic, partition: int) -> frozenset[bytes]:
-        """Return the keys of the tombstones of a partition whose records are divided."""
-        if (
-            treatment_of(topic) is not Treatment.DIVIDED
-            or self._layout.before == self._layout.after
-        ):
-            return frozenset()
+    async def _removed(self, topic: Topic, partition: int) -> dict[bytes, set[int]]:
+        """Return the keys of a partition's tombstones, with the targets of later records.
+
+        Nothing if every record has one target, or that follows from the key.
+        """
+        removed: dict[bytes, set[int]] = {}
+        router = self._router(topic, partition)
+        is_divided = router.treatment is Treatment.DIVIDED and len(router.targets) > 1
+        if not is_divided or router.is_owner_in_key:
+            return removed
         async with aclosing(read_partition(self._cluster, [topic.name], partition)) as batches:
-            return frozenset(
-                [
-                    record.key
-                    async for records in batches
-                    for record in records
-                    if record.value is None and record.key is not None
-                ]
-            )
+            async for records in batches:
+                note_removals(removed, records, router)
+        return removed
 
     def _router(
-        self, topic: Topic, partition: int, removed: frozenset[bytes] = frozenset()
+        self,
+        topic: Topic,
+        partition: int,
+        removed: Mapping[bytes, AbstractSet[int]] = MappingProxyType({}),
     ) -> Router:
         return Router(topic, partition, self._layout, self._placement, removed)
 
@@ -312,6 +322,8 @@ class Growth:
         async with aclosing(read_partition(self._cluster, [SKIPPED], 0)) as batches:
             async for records in batches:
                 for record in records:
+                    if is_growth(record):
+                        continue
                     mark = msgspec.json.decode(record.value or b"", type=SkipMark)
                     targets = self._layout.targets(mark.partition)[1:]
                     for target in targets if mark.topic in divided else ():
@@ -319,8 +331,25 @@ class Growth:
                         key = f"{mark.topic}/{target}@{mark.offset}".encode()
                         value = msgspec.json.encode(repeated)
                         marks.append(Outgoing(self._copies.name(SKIPPED), 0, key, value))
+        await self._append(marks)
+
+    async def note(self, prefix: str) -> None:
+        """Write the growth to the log, too: a new database of the same topics needs it.
+
+        Args:
+            prefix: Prefix of the new topics.
+
+        Raises:
+            BrokerUnavailable: No broker answered.
+        """
+        before = range(self._layout.before)
+        ends = await end_offsets(self._cluster, WEBHOOKS, before)
+        mark = GrowthMark(self._layout.before, [ends[number] for number in before])
+        await self._append([growth_record(self._copies.name(SKIPPED), prefix, mark)])
+
+    async def _append(self, records: Sequence[Outgoing]) -> None:
         appender = Appender(cluster=self._cluster, client_id="headwater-topics-grow")
         try:
-            await appender.append(marks)
+            await appender.append(records)
         finally:
             await appender.stop()

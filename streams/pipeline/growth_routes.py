@@ -7,7 +7,8 @@ offset in its target; the other targets have a gap record at that offset. So off
 records, Postgres and clients refer to stay valid, and only partition numbers may be others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
@@ -19,7 +20,13 @@ from headwater.processors.wipes import user_in, wipe_order_of
 from headwater.schemas.codec import decode, decode_row, encode
 from headwater.schemas.epochs import is_claim
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
-from headwater.schemas.history import HistoryAppended, key_of_record
+from headwater.schemas.history import (
+    NO_LEADER_EPOCH,
+    HistoryAppended,
+    LeaderEpochNoted,
+    instance_key,
+    key_of_record,
+)
 from headwater.schemas.installed_tables import TABLE_BY_TOPIC
 from headwater.schemas.records import OutcomeRecorded, UserForgotten, WebhookReceived
 from headwater.schemas.tables import Owner, Table, begins_with_user
@@ -43,6 +50,8 @@ from headwater.schemas.topics import (
 )
 from headwater.streams.kafka.records import Incoming, partition_of
 
+#: Key of records of the history that are about no instance.
+_NO_INSTANCE: Final = instance_key("", "").encode()
 _UNDECODABLE: Final = (UndecodableRecord, UnknownSchema, ValueError, msgspec.MsgspecError)
 
 
@@ -127,8 +136,7 @@ class Router:
         partition: The partition.
         layout: Numbers of partitions.
         placement: Owners of deliveries.
-        removed: Keys of its tombstones. A tombstone goes where earlier records of its key went:
-            in another partition it would be read in any order with a later record of the key.
+        removed: Keys of its tombstones, with the targets of later records (`note_removals`).
     """
 
     def __init__(
@@ -137,7 +145,7 @@ class Router:
         partition: int,
         layout: Layout,
         placement: Placement,
-        removed: frozenset[bytes] = frozenset(),
+        removed: Mapping[bytes, AbstractSet[int]] = MappingProxyType({}),
     ) -> None:
         self.treatment = treatment_of(topic)
         self._topic = topic.name
@@ -166,17 +174,48 @@ class Router:
         if is_claim(record.headers) or self._is_of_partition(record):
             return self._targets
         if record.value is None:
-            return tuple(sorted(self._earlier.get(key, (self._partition,))))
+            return self._targets_of_tombstone(record)
         target = self._target(record)
         if key in self._removed:
             self._earlier.setdefault(key, set()).add(target)
         return (target,)
 
+    def _targets_of_tombstone(self, record: Incoming) -> tuple[int, ...]:
+        """Return where records of the key of a tombstone are.
+
+        In another partition it would be read in any order with a later record of the key. Earlier
+        records may be gone by compaction.
+        """
+        if self.is_owner_in_key:
+            return (self._target(record),)
+        key = record.key or b""
+        targets = self._earlier.get(key) or self._removed.get(key) or (self._partition,)
+        return tuple(sorted(targets))
+
+    @property
+    def is_owner_in_key(self) -> bool:
+        """Whether all records of a key go to one target, and which one depends only on the key."""
+        table = TABLE_BY_TOPIC.get(self._topic)
+        if table is None:
+            return self._topic in (WAITING, WORKFLOW_HISTORY)
+        return _is_owner_in_key(table)
+
     def value(self, record: Incoming) -> bytes | None:
-        """Return the value of the copy of a record: a fence gets the offsets of new partitions."""
+        """Return the value of the copy of a record, without what is only true of the old ones.
+
+        A fence gets the offsets of new partitions, and the leader epoch of commands is forgotten.
+        """
         value: bytes | None = record.value
-        if self._topic != WIPES or not value:
+        if not value:
             return value
+        if self._topic == WIPES:
+            return self._with_all_offsets(value)
+        if self._topic == WORKFLOW_HISTORY and key_of_record(record.key or b"") == _NO_INSTANCE:
+            return _without_leader_epoch(value)
+        return value
+
+    def _with_all_offsets(self, value: bytes) -> bytes:
+        """Return a wipe whose fence has the offsets of new partitions."""
         wipe = decode(value, UserForgotten)
         before, after = self._layout
         if len(wipe.fence) != before or before == after:
@@ -222,8 +261,31 @@ class Router:
         return (self._placement.owner_of(delivery),)
 
 
+def note_removals(
+    removed: dict[bytes, set[int]], records: Iterable[Incoming], router: Router
+) -> None:
+    """Note the keys of tombstones, with the targets of records that follow one of their key.
+
+    Args:
+        removed: What is known from the records before. Changed in place.
+        records: Records of a partition, in order.
+        router: Finds their targets.
+    """
+    for record in records:
+        if record.key is None:
+            continue
+        if record.value is None:
+            removed.setdefault(record.key, set())
+        elif (later := removed.get(record.key)) is not None:
+            later.update(router.route(record))
+
+
+def _is_owner_in_key(table: Table) -> bool:
+    return table.owner is Owner.SUBJECT or begins_with_user(table)
+
+
 def _owner_of_row(table: Table, record: Incoming) -> str | None:
-    if table.owner is Owner.SUBJECT or begins_with_user(table):
+    if _is_owner_in_key(table):
         return msgspec.json.decode(record.key or b"", type=tuple[str, ...])[0]
     return user_in(table, decode_row(table, record.value or b""))
 
@@ -237,6 +299,24 @@ def _owners_of_outcome(record: Incoming) -> tuple[str | None, ...]:
     """Return subject, user and id: the partition that resolved the user recorded the outcome."""
     outcome = decode(record.value, OutcomeRecorded)
     return (outcome.subject, outcome.user_id, outcome.event_id)
+
+
+def _without_leader_epoch(value: bytes) -> bytes:
+    """Return a record of the history without the leader epoch of the commands that it notes.
+
+    The new topic of commands begins with epochs of its own: compared with those of the old one, it
+    would look as if commands were lost. A note of lost commands stays as it is, because without a
+    leader epoch it would also be about the outcomes of commands that were not lost.
+    """
+    try:
+        record = decode(value, HistoryAppended)
+    except _UNDECODABLE:
+        return value
+    noted = record.events[0] if record.events else None
+    if not isinstance(noted, LeaderEpochNoted) or noted.lost_from >= 0:
+        return value
+    events = (LeaderEpochNoted(NO_LEADER_EPOCH), *record.events[1:])
+    return encode(msgspec.structs.replace(record, events=events))
 
 
 def _owners_of_event(record: Incoming) -> tuple[str | None, ...]:

@@ -379,6 +379,8 @@ class WipeSearch:
             return event_id
         if topic in (EVENTS, UNRESOLVED):
             return self._of_hop(record)  # Its delivery may be in another partition.
+        if topic == EFFECTS:
+            return self._of_effect(record)  # The same, if partitions were added since (ADR 0101).
         if topic != WEBHOOKS:
             return None
         delivery, offset = decode(record.value, WebhookReceived), text_header(record, _OFFSET)

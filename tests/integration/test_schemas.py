@@ -176,6 +176,21 @@ def test_a_schema_has_the_rows_of_one_prefix(migrated: str, monkeypatch: pytest.
     asyncio.run(scenario())
 
 
+def test_a_new_schema_gets_the_growths_of_its_topics_from_the_log(migrated: str):
+    first, second = (2, [10, 20]), (4, [15, 25, 5, 6])
+
+    async def after(prefix: str, *growths: tuple[int, list[int]]) -> object:
+        await schema_prefix.bind_prefix(migrated, prefix, growths)
+        return ask(migrated, "select growths from projection_identity")[0][0]
+
+    assert asyncio.run(after("v3.")) == []
+    assert asyncio.run(after("v3.", first, second)) == [list(first), list(second)]
+    assert asyncio.run(after("v3.", first)) == [list(first), list(second)]
+    with pytest.raises(SchemaTaken):
+        asyncio.run(after("other.", first, second, first))
+    assert asyncio.run(after("v3.")) == [list(first), list(second)]
+
+
 def test_rows_of_a_project_are_written_to_and_read_from_its_schema(shared: str, acme: str):
     async def listed(dsn: str) -> list[str]:
         async with PooledReader(dsn) as reader:

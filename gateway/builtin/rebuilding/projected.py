@@ -119,3 +119,10 @@ class ProjectedRows:
                 )
                 yield span.end - span.start
                 start = span.end
+        if start < end:  # The last offsets have no records (ADR 0101).
+            span, claims = Span(start, end), {partition: position.claims}
+            plan = self._projection.plan(())
+            await self._store.apply(
+                Batch(records=(), spans={partition: span}, plan=plan, claims=claims)
+            )
+            yield end - start

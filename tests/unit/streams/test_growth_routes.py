@@ -8,7 +8,14 @@ from headwater.processors.providers.provider import Placement
 from headwater.processors.runs.claims import claim_of
 from headwater.schemas.codec import decode, encode, encode_row
 from headwater.schemas.epochs import CLAIM, CLAIM_KEY
-from headwater.schemas.history import HistoryAppended, InstanceDeleted, record_key
+from headwater.schemas.history import (
+    NO_LEADER_EPOCH,
+    HistoryAppended,
+    InstanceDeleted,
+    LeaderEpochNoted,
+    LogEvent,
+    record_key,
+)
 from headwater.schemas.records import Stamp, UserForgotten, WebhookAdmitted, WebhookReceived
 from headwater.schemas.tables import TABLES, Row, Table
 from headwater.schemas.topics import (
@@ -29,7 +36,13 @@ from headwater.schemas.topics import (
 )
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing, moved_to, partition_of
 from headwater.streams.pipeline.delivery_lookup import targets_of
-from headwater.streams.pipeline.growth_routes import Layout, Router, Treatment, treatment_of
+from headwater.streams.pipeline.growth_routes import (
+    Layout,
+    Router,
+    Treatment,
+    note_removals,
+    treatment_of,
+)
 from headwater.streams.pipeline.reprocessing import partition_now
 
 BY_NAME = {topic.name: topic for topic in TOPICS}
@@ -52,7 +65,8 @@ def record(
 
 
 def router(topic: str, partition: int, *removed: bytes, layout: Layout = LAYOUT) -> Router:
-    return Router(BY_NAME[topic], partition, layout, PLACEMENT, frozenset(removed))
+    later = {key: set[int]() for key in removed}
+    return Router(BY_NAME[topic], partition, layout, PLACEMENT, later)
 
 
 def delivery(user: str, event_id: str = "0" * 32) -> WebhookReceived:
@@ -130,8 +144,36 @@ def test_a_tombstone_goes_wherever_earlier_records_of_its_key_went():
     }
     assert len(places) == 3
     assert set(routes.route(record(WEBHOOKS, partition, b"k", None))) == places
-    # Its earlier records were removed by compaction.
+    # Its records were removed by compaction.
     assert routes.route(record(WEBHOOKS, partition, b"unknown", None)) == (partition,)
+
+
+def test_a_tombstone_without_earlier_records_goes_where_the_next_one_of_its_key_goes():
+    moved = next(user for user in USERS if partition_of(user.encode(), 12) == 5)
+    log = [
+        record(WEBHOOKS, 1, b"k", None, offset=10),
+        record(WEBHOOKS, 1, b"other", encode(delivery(moved)), offset=15),
+        record(WEBHOOKS, 1, b"k", encode(delivery(moved)), offset=20),
+    ]
+    removed: dict[bytes, set[int]] = {}
+    note_removals(removed, log, router(WEBHOOKS, 1))
+    assert removed == {b"k": {5}}
+    routes = Router(BY_NAME[WEBHOOKS], 1, LAYOUT, PLACEMENT, removed)
+    assert [routes.route(read) for read in log] == [(5,), (5,), (5,)]
+
+
+def test_a_tombstone_goes_where_its_key_is_written_afterwards_if_the_key_names_the_owner():
+    for user in USERS[:40]:
+        waiting = msgspec.json.encode(("terra", user, "0" * 32))
+        event = record_key(f"order/{user}".encode(), 3, 1)
+        for topic, key, owner in (
+            (WAITING, waiting, user),
+            (WORKFLOW_HISTORY, event, f"order/{user}"),
+        ):
+            partition = partition_of(owner.encode(), 4)
+            deleted = record(topic, partition, key, None)
+            expected = (partition_of(owner.encode(), 12),)
+            assert router(topic, partition).route(deleted) == expected
 
 
 def test_claims_of_a_partition_are_in_all_of_its_targets():
@@ -194,6 +236,36 @@ def test_a_wipe_covers_the_new_partitions_up_to_the_same_offsets():
     assert copied == msgspec.structs.replace(wipe, fence=[10, 20, 30, 40] * 3)
     claim = record(WIPES, 1, CLAIM_KEY, b"", [(CLAIM, b"worker")])
     assert routes.value(claim) == b""
+
+
+def history(event: LogEvent) -> bytes:
+    return encode(
+        HistoryAppended(
+            workflow="",
+            instance_id="",
+            run_number=0,
+            sequence=0,
+            epoch=3,
+            cause=-1,
+            at_ms=0,
+            events=(event,),
+        )
+    )
+
+
+def test_leader_epochs_of_the_old_commands_are_forgotten_and_lost_commands_are_not():
+    noted = history(LeaderEpochNoted(4))
+    others = [history(LeaderEpochNoted(4, 17)), history(claim_of("w", {}, 0).events[0]), b"other"]
+    for layout in (LAYOUT, Layout(4, 4)):
+        routes = router(WORKFLOW_HISTORY, 1, layout=layout)
+        read = record(WORKFLOW_HISTORY, 1, record_key(b"/", 3, 7), noted)
+        assert routes.route(read) == tuple(layout.targets(1))
+        assert routes.value(read) == history(LeaderEpochNoted(NO_LEADER_EPOCH))
+        for value in others:
+            read = record(WORKFLOW_HISTORY, 1, record_key(b"/", 3, 8), value)
+            assert routes.value(read) == value
+        of_instance = record(WORKFLOW_HISTORY, 1, record_key(b"order/1", 3, 9), noted)
+        assert routes.value(of_instance) == noted
 
 
 # -- what is put back, or read by its former position

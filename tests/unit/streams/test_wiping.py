@@ -244,6 +244,22 @@ def test_a_dead_letter_of_a_hop_is_removed_though_its_delivery_is_in_another_par
     assert [one.key for one in search.removals(DEAD_LETTERS, [])] == [letters[0].key]
 
 
+def test_a_dead_letter_of_an_effect_is_removed_though_its_delivery_was_moved_since():
+    wipe = forgotten(step(at_work(), ordered(5)))
+    letters = []
+    for user in ("user_1", "user_10"):
+        effect = EffectDecided(
+            event_id=f"moved-{user}", request_id="r", name="hi", workflow="daily_report",
+            instance_id=user, command=StartRun(f'{{"user_id": "{user}"}}'),
+        )  # fmt: skip
+        decided = read_back(Outgoing(EFFECTS, 0, effect.event_id.encode(), encode(effect)))
+        failure = ProcessingFailure("effects", "unexpected_error", "a bug")
+        letters.append(dead_letter(decided, failure, now_ms=NOW, event_id=effect.event_id))
+    search = WipeSearch(wipe, 0)
+    search.examine(DEAD_LETTERS, map(read_back, letters))
+    assert [one.key for one in search.removals(DEAD_LETTERS, [])] == [letters[0].key]
+
+
 def test_an_unreadable_delivery_that_names_only_a_subject_of_another_partition_is_removed():
     broken = intake_of(without_routing())
     body = DAILY.replace(b'"t1"', b'"t7"')
