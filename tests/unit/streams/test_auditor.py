@@ -12,6 +12,7 @@ from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndTimestamp
 
 from headwater.monitoring.catalog import AUDITOR_DELIVERIES, AUDITOR_FINDINGS
+from headwater.processors.auditor.state import RowState
 from headwater.schemas.auditor import Law
 from headwater.schemas.codec import encode
 from headwater.schemas.epochs import CLAIM, CLAIM_KEY, EPOCH
@@ -357,5 +358,19 @@ def test_a_round_that_fails_is_tried_again(topics: MemoryTopics, monkeypatch: py
         monkeypatch.setattr(module, "_ROUND_S", 0.0)
         await auditor.run(stop)
         assert len(calls) == 3
+
+    asyncio.run(audit())
+
+
+def test_other_laws_conclude_although_rows_cannot_be_compared(topics: MemoryTopics):
+    async def audit() -> None:
+        auditor = auditor_of(topics, MemoryReports())
+
+        async def fail(_: RowState) -> None:
+            raise ValueError("a provider's bug")
+
+        auditor._compare_rows = fail
+        topics.receive(ID)
+        assert await rounds(auditor) == [Law.DELIVERY_LOST]
 
     asyncio.run(audit())
