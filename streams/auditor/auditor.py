@@ -109,6 +109,8 @@ class Auditor:
         self._facts = Facts(self.state, may_recur)
         #: The latest report that was published by this auditor.
         self.report: AuditorReport | None = None
+        #: Findings that changed and are not in the log, for example because no broker answered.
+        self._unpublished: list[AuditorFinding] = []
         self._rounds = 0
         self._due_ms = 0
         self._problem = self._row_problem = ""
@@ -187,6 +189,7 @@ class Auditor:
                 )
         self._facts = Facts(self.state, self._may_recur)
         self._due_ms = self._rounds = 0
+        self._unpublished = []
 
     def _is_waiting(self) -> bool:
         return any(self.state.deliveries.waiting.values())
@@ -359,19 +362,19 @@ class Auditor:
 
     async def _conclude(self, passed: Mapping[int, int], *, caught_up: bool) -> None:
         now_ms, state = self._clock(), self.state
-        changed: list[AuditorFinding] = []
         if caught_up:
             changed = state.findings.update(self._violations(passed, now_ms), now_ms)
             for finding in changed:
                 log.log(*_line(finding))
+            self._unpublished += changed
             LogFold(state.logs).verified(now_ms)
         report = self._report(passed, now_ms, caught_up=caught_up)
         measure(report)
         is_new = self.report is None or _counts(report) != _counts(self.report)
         late_ms = 0 if is_new else _IDLE_EVERY_MS - _PUBLISH_EVERY_MS
-        if changed or now_ms >= self._due_ms + late_ms:
-            self._turn.end = await self._reports.publish(changed, report)
-            self.report = report
+        if self._unpublished or now_ms >= self._due_ms + late_ms:
+            self._turn.end = await self._reports.publish(self._unpublished, report)
+            self.report, self._unpublished = report, []
             self._due_ms = now_ms + max(_PUBLISH_EVERY_MS, len(report.state) // _BYTES_PER_MS)
 
     def _violations(self, passed: Mapping[int, int], now_ms: int) -> list[Violation]:

@@ -4,6 +4,7 @@ Method: its rounds over a Kafka in memory, with stand-ins for offsets and report
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,9 +14,10 @@ from aiokafka.structs import OffsetAndTimestamp
 
 from headwater.monitoring.catalog import AUDITOR_DELIVERIES, AUDITOR_FINDINGS
 from headwater.processors.auditor.state import RowState
-from headwater.schemas.auditor import Law
+from headwater.schemas.auditor import AuditorFinding, AuditorReport, Law
 from headwater.schemas.codec import encode
 from headwater.schemas.epochs import CLAIM, CLAIM_KEY, EPOCH
+from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.records import OutcomeRecorded, WebhookReceived
 from headwater.schemas.topics import OUTCOMES, UNRESOLVED, WEBHOOKS
 from headwater.streams.auditor import auditor as module
@@ -372,5 +374,28 @@ def test_other_laws_conclude_although_rows_cannot_be_compared(topics: MemoryTopi
         auditor._compare_rows = fail
         topics.receive(ID)
         assert await rounds(auditor) == [Law.DELIVERY_LOST]
+
+    asyncio.run(audit())
+
+
+def test_a_finding_is_published_after_a_failure(topics: MemoryTopics):
+    class AwayOnce(MemoryReports):
+        away = True
+
+        async def publish(self, findings: Sequence[AuditorFinding], report: AuditorReport) -> int:
+            if findings and self.away:
+                self.away = False
+                raise BrokerUnavailable("no broker answered")
+            return await super().publish(findings, report)
+
+    async def audit() -> None:
+        reports = AwayOnce()
+        auditor = auditor_of(topics, reports)
+        topics.receive(ID)
+        for _ in range(4):
+            with contextlib.suppress(BrokerUnavailable):
+                await auditor.round()
+        assert not reports.away
+        assert [finding.law for finding in reports.findings] == [Law.DELIVERY_LOST]
 
     asyncio.run(audit())
