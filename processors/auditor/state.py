@@ -65,6 +65,38 @@ def encode_state(state: AuditorState) -> bytes:
     return msgspec.msgpack.encode(state)
 
 
+def encode_within(state: AuditorState, max_bytes: int) -> tuple[bytes, list[str]]:
+    """Return the state as bytes, and what was forgotten because there were more than allowed.
+
+    What is forgotten is taken as it is when it goes on. Deliveries without an outcome are kept.
+    """
+    forgotten: list[str] = []
+    for name, forget in (
+        ("results of steps", _forget_results),
+        ("progress of instances", _forget_instances),
+        ("parked deliveries", lambda one: one.deliveries.parked.clear()),
+    ):
+        data = encode_state(state)
+        if len(data) <= max_bytes:
+            return data, forgotten
+        forget(state)
+        forgotten.append(name)
+    return encode_state(state), forgotten
+
+
+def _forget_results(state: AuditorState) -> None:
+    for history in state.histories.values():
+        history.remembered = 0
+        for progress in history.instances.values():
+            progress.results = None
+
+
+def _forget_instances(state: AuditorState) -> None:
+    for history in state.histories.values():
+        history.instances.clear()
+        history.is_whole = False
+
+
 def decode_state(data: bytes) -> AuditorState:
     """Return the state of bytes.
 

@@ -28,7 +28,7 @@ from headwater.processors.auditor.state import (
     AuditorState,
     RowState,
     decode_state,
-    encode_state,
+    encode_within,
 )
 from headwater.schemas.auditor import AuditorFinding, AuditorReport, Law
 from headwater.schemas.errors import HeadwaterError, NewerSchema
@@ -36,6 +36,7 @@ from headwater.schemas.newer import newer_schema_message, readable
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.topics import (
     DEAD_LETTERS,
+    MAX_VALUE_BYTES,
     TOPICS,
     WEBHOOKS,
     WORKFLOW_HISTORY,
@@ -55,6 +56,8 @@ _PUBLISH_EVERY_MS: Final = 30_000
 _IDLE_EVERY_MS: Final = 120_000
 #: A report is written at most this often, by its size: 10 kB a second.
 _BYTES_PER_MS: Final = 10
+#: The state and all findings are one record.
+_STATE_BYTES: Final = MAX_VALUE_BYTES - 1024 * 1024
 #: Deliveries of one round; more are read in several, limited by time.
 _ROUND_RECORDS: Final = 50_000
 #: How far the clocks of brokers may differ.
@@ -416,8 +419,14 @@ class Auditor:
             findings=state.findings.listed(),
             unlisted=state.findings.unlisted,
             format=FORMAT,
-            state=encode_state(state),
+            state=self._encoded(),
         )
+
+    def _encoded(self) -> bytes:
+        data, forgotten = encode_within(self.state, _STATE_BYTES)
+        if forgotten:
+            log.warning("the state was too large for a record; forgot %s", ", ".join(forgotten))
+        return data
 
 
 def _at(offsets: tuple[int, ...], partition: int) -> int:
