@@ -29,6 +29,7 @@ from headwater.processors.auditor.state import (
     RowState,
     decode_state,
     encode_within,
+    state_at_ends,
 )
 from headwater.schemas.auditor import AuditorFinding, AuditorReport, Law
 from headwater.schemas.errors import HeadwaterError, NewerSchema
@@ -161,6 +162,10 @@ class Auditor:
             return
         passed = await self._passing.passed(wanted=self._is_waiting())
         ends = await self._offsets.ends_of(_NAMES)
+        prefix = self._cluster.prefix
+        if self.state.is_of_others(prefix, len(ends.get(WEBHOOKS, ()))):
+            ends, passed = await self._begin_again(ends), {}
+        self.state.prefix = prefix
         if await self._check_logs(ends):
             passed = {}
         caught_up = await self._read_deliveries(ends)
@@ -193,6 +198,26 @@ class Auditor:
         self._facts = Facts(self.state, self._may_recur)
         self._due_ms = self._rounds = 0
         self._unpublished = []
+
+    async def _begin_again(self, ends: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """Continue at the ends: topics were copied, and positions of before name others now.
+
+        What the new topics have of before cannot be verified with what was read of the old ones
+        (ADR 0101): a moved outcome would be a second one, an emptied topic a cut one.
+        """
+        # Only now: whatever becomes of later deliveries is after the other ends.
+        ends = {**ends, **await self._offsets.ends_of([WEBHOOKS])}
+        now_ms, findings = self._clock(), self.state.findings
+        log.warning(
+            "partitions were added, or topics have another prefix: nothing before their ends of "
+            "now is verified any more, and open findings end"
+        )
+        self._unpublished += findings.end_all("not verified since topics were copied", now_ms)
+        self.state = state_at_ends(findings, ends, (*_OF_DELIVERIES, WORKFLOW_HISTORY), now_ms)
+        self._facts = Facts(self.state, self._may_recur)
+        self._passing.forget()
+        self._due_ms = self._rounds = 0
+        return ends
 
     def _is_waiting(self) -> bool:
         return any(self.state.deliveries.waiting.values())
@@ -265,8 +290,9 @@ class Auditor:
         self._read_again(deleted)
         for topic, of_topic in begins.items():
             positions = self.state.positions.setdefault(topic, {})
-            for partition, begin in enumerate(of_topic):
+            for partition, first in enumerate(of_topic):
                 if partition not in positions:
+                    begin = self.state.begin_of(topic, partition, first)
                     positions[partition] = ReadPosition(begin)
                     if topic == WORKFLOW_HISTORY and begin:
                         self.state.histories[partition] = HistoryState(is_whole=False)

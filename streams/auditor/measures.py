@@ -16,7 +16,8 @@ from headwater.schemas.auditor import AuditorReport, Law
 def measure(report: AuditorReport) -> None:
     """Set all gauges; each law has a value, also without a finding."""
     waiting, parked, lost = report.waiting, report.parked, report.lost
-    settled = report.deliveries - waiting - parked - lost - report.unproven
+    # After partitions were added, one that was received before may be parked.
+    settled = max(0, report.deliveries - waiting - parked - lost - report.unproven)
     states = {
         "settled": settled,
         "waiting": waiting,
