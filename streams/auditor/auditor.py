@@ -52,6 +52,8 @@ from headwater.streams.kafka.readers import Offsets, Span, read_spans
 log = logging.getLogger("headwater.auditor")
 
 _ROUND_S: Final = 10.0
+#: Pause after a round that has left some records: reading itself pauses for as long as it takes.
+_READ_ON_S: Final = 0.1
 #: Changes are published with the next round; without any, the report is written this often.
 _PUBLISH_EVERY_MS: Final = 30_000
 _IDLE_EVERY_MS: Final = 120_000
@@ -123,8 +125,10 @@ class Auditor:
         """Verify until `stop` is set; problems are logged once, and the next round tries again."""
         try:
             while not stop.is_set():
+                pause_s = _ROUND_S
                 try:
-                    await self.round()
+                    if not await self.round():
+                        pause_s = _READ_ON_S
                     self._problem = ""
                 except HeadwaterError as error:
                     if error.message != self._problem:
@@ -134,7 +138,7 @@ class Auditor:
                     if repr(error) != self._problem:
                         self._problem = repr(error)
                         log.exception("a round failed")
-                await _pause(stop, _ROUND_S)
+                await _pause(stop, pause_s)
         finally:
             await self._release()
 
@@ -149,8 +153,8 @@ class Auditor:
             await self._offsets.stop()
             await self._reports.stop()
 
-    async def round(self) -> None:
-        """Verify what was appended since the last round.
+    async def round(self) -> bool:
+        """Verify what was appended since the last round; return whether nothing is left.
 
         Raises:
             HeadwaterError: Kafka does not answer, or a newer release wrote a record.
@@ -159,7 +163,7 @@ class Auditor:
         if taken is not None:
             self._continue_from(taken.report)
         if not self._turn.is_mine:
-            return
+            return True
         passed = await self._passing.passed(wanted=self._is_waiting())
         ends = await self._offsets.ends_of(_NAMES)
         prefix = self._cluster.prefix
@@ -173,6 +177,7 @@ class Auditor:
         if caught_up:
             await self._compare()
         await self._conclude(passed, caught_up=caught_up)
+        return caught_up
 
     async def _compare(self) -> None:
         """Compare some rows; a problem with them does not keep other laws from a conclusion."""

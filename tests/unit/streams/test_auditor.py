@@ -498,3 +498,31 @@ def test_an_auditor_begins_again_at_the_ends_when_the_prefix_changed(topics: Mem
         assert await rounds(again, 3) == [Law.DELIVERY_LOST]
 
     asyncio.run(audit())
+
+
+def test_a_backlog_is_read_without_pauses_of_rounds(
+    topics: MemoryTopics, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "_ROUND_RECORDS", 6)
+    monkeypatch.setattr(module, "_CLOCKS_MS", 10)
+    pauses: list[float] = []
+
+    async def pause(stop: asyncio.Event, seconds: float) -> None:
+        pauses.append(seconds)
+        if seconds >= module._ROUND_S or len(pauses) > 30:
+            stop.set()
+
+    monkeypatch.setattr(module, "_pause", pause)
+
+    async def audit() -> None:
+        for number in range(30):
+            name, at_ms = f"{number:032x}", NOW_MS - 100_000 + number * 1_000
+            topics.add(WEBHOOKS, name, delivery(name), at_ms=at_ms)
+            topics.add(OUTCOMES, name, outcome(name, number), OWNER, at_ms + 500)
+        auditor = auditor_of(topics, MemoryReports())
+        await auditor.run(asyncio.Event())
+        assert auditor.state.deliveries.received == 30
+        assert 5 <= len(pauses) <= 20
+        assert max(pauses[:-1]) < 1.0
+
+    asyncio.run(audit())
