@@ -43,7 +43,7 @@ from headwater.schemas.topics import (
     WORKFLOW_HISTORY,
 )
 from headwater.streams.auditor.facts import EVIDENCE, Facts
-from headwater.streams.auditor.measures import measure
+from headwater.streams.auditor.measures import forget_measures, measure
 from headwater.streams.auditor.progress import Passing, Turn
 from headwater.streams.auditor.report_log import ReportLog
 from headwater.streams.kafka.cluster import Cluster
@@ -159,10 +159,13 @@ class Auditor:
         Raises:
             HeadwaterError: Kafka does not answer, or a newer release wrote a record.
         """
+        was_mine = self._turn.is_mine
         taken = await self._turn.take()
         if taken is not None:
             self._continue_from(taken.report)
         if not self._turn.is_mine:
+            if was_mine:
+                forget_measures()
             return True
         passed = await self._passing.passed(wanted=self._is_waiting())
         ends = await self._offsets.ends_of(_NAMES)

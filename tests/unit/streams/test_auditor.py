@@ -526,3 +526,20 @@ def test_a_backlog_is_read_without_pauses_of_rounds(
         assert max(pauses[:-1]) < 1.0
 
     asyncio.run(audit())
+
+
+def test_an_auditor_that_lost_its_turn_measures_nothing(topics: MemoryTopics):
+    async def audit() -> None:
+        reports = MemoryReports()
+        first, second = auditor_of(topics, reports), auditor_of(topics, reports, "two")
+        topics.receive(ID)
+        await rounds(first)
+        assert AUDITOR_FINDINGS.values()[("delivery_lost",)] == 1
+        # As if the first one had been suspended for long.
+        second._turn._seen_end, second._turn._seen_s = reports.records, -1e9
+        await rounds(second, 1)
+        assert await first.round()
+        assert not first._turn.is_mine
+        assert AUDITOR_FINDINGS.values() == AUDITOR_DELIVERIES.values() == {}
+
+    asyncio.run(audit())
