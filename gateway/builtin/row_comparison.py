@@ -131,8 +131,12 @@ class RowComparison:
         for position in [*state.differing][:_DIFFERING_MAX]:
             topic, _, rest = position.partition("/")
             number, _, offset = rest.partition("@")
-            tp, end = TopicPartition(topic, int(number)), ends.get(topic, ())[int(number)]
-            samples = await self._samples(tp, int(offset), end)
+            of_topic = ends.get(topic, ())
+            if topic not in _BY_TOPIC or int(number) >= len(of_topic):
+                state.differing.pop(position)  # Its provider was removed, or its topic.
+                continue
+            tp = TopicPartition(topic, int(number))
+            samples = await self._samples(tp, int(offset), of_topic[int(number)])
             same = [sample for sample in samples if sample.position == position]
             state.differing.pop(position)
             state.differing.update(await self._differences(same))

@@ -25,8 +25,12 @@ INDEFINITELY: Final = 0
 LATE_AFTER_MS: Final = 15 * 60 * 1000
 #: A delivery that is parked for as long after its wait should have ended is late, in milliseconds.
 _PARKED_GRACE_MS: Final = 60 * 60 * 1000
-#: Deliveries without an outcome that are remembered, of some 250 bytes.
-_UNSETTLED_MAX: Final = 200_000
+#: Deliveries without an outcome that are remembered, of some 250 bytes, and up to 64 in the report.
+_UNSETTLED_MAX: Final = 150_000
+#: Parked deliveries that are remembered, of some 43 bytes in the report.
+_PARKED_MAX: Final = 100_000
+#: Outcomes that were removed, or are in two partitions, which are remembered.
+_CHANGED_MAX: Final = 1_000
 #: Latest outcomes of which the partition is remembered.
 _RECENT_MAX: Final = 1_000
 _PARKED: Final = "parked"
@@ -124,12 +128,14 @@ class DeliveryFold:
         state.removed.pop(event_id, None)
         if status == _PARKED:
             state.parked[event_id] = parked_at_ms
+            if len(state.parked) > _PARKED_MAX:
+                del state.parked[next(iter(state.parked))]
         else:
             state.parked.pop(event_id, None)
         if partition is None:
             return
         if state.recent.pop(event_id, partition) != partition:
-            state.repeated[event_id] = position
+            _remember(state.repeated, event_id, position)
         state.recent[event_id] = partition
         if len(state.recent) > _RECENT_MAX:
             del state.recent[next(iter(state.recent))]
@@ -156,7 +162,7 @@ class DeliveryFold:
         """Apply the tombstone of an outcome, which only a wipe writes, by the owner."""
         self.state.parked.pop(event_id, None)
         if not by_owner:
-            self.state.removed[event_id] = position
+            _remember(self.state.removed, event_id, position)
 
     def _forget(self, partition: int, offset: int) -> Unsettled | None:
         delivery = self.state.waiting.get(partition, {}).pop(offset, None)
@@ -252,3 +258,9 @@ class DeliveryFold:
             for partition, waiting in self.state.waiting.items()
             for offset in waiting
         )
+
+
+def _remember(positions: dict[str, str], event_id: str, position: str) -> None:
+    # The first ones: their findings are open already.
+    if event_id in positions or len(positions) < _CHANGED_MAX:
+        positions[event_id] = position

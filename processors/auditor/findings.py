@@ -72,6 +72,19 @@ class Findings(msgspec.Struct):
                 changed.append(finding)
         return changed
 
+    def end_all(self, reason: str, now_ms: int) -> list[AuditorFinding]:
+        """End all findings because they are not verified any more; return them.
+
+        Args:
+            reason: Why, for people.
+            now_ms: The time, in Unix milliseconds.
+        """
+        for key, finding in self.open.items():
+            detail = f"{finding.detail}; {reason}"
+            self.open[key] = msgspec.structs.replace(finding, detail=detail)
+        self.unlisted = 0
+        return [self._end(key, now_ms) for key in [*self.open]]
+
     def _end(self, key: str, now_ms: int) -> AuditorFinding:
         finding = msgspec.structs.replace(self.open.pop(key), ended_ms=now_ms)
         kept = [one for one in self.ended if one.ended_ms > now_ms - ENDED_KEPT_MS]

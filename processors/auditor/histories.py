@@ -88,6 +88,12 @@ class HistoryState(msgspec.Struct):
     results: int = 0
     remembered: int = 0
 
+    def forget_instances(self) -> None:
+        """Forget the progress of all instances; the next record of any is taken as it is."""
+        self.instances.clear()
+        self.remembered = 0
+        self.is_whole = False
+
 
 class HistoryFold:
     """Applies the records of a partition of `workflow-history`, in order.
@@ -104,6 +110,10 @@ class HistoryFold:
     def apply(self, offset: int, record: HistoryAppended) -> None:
         """Apply a record."""
         state, first = self.state, record.events[0]
+        if not state.is_whole and state.claims.epoch < record.epoch < offset:
+            # Its claim was not read; what seemed to count before may be of an earlier owner.
+            state.claims.epoch = record.epoch
+            state.forget_instances()
         if not state.claims.admit(offset, record):
             state.ignored += not isinstance(first, PartitionClaimed)
             return

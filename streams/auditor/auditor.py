@@ -28,7 +28,8 @@ from headwater.processors.auditor.state import (
     AuditorState,
     RowState,
     decode_state,
-    encode_state,
+    encode_within,
+    state_at_ends,
 )
 from headwater.schemas.auditor import AuditorFinding, AuditorReport, Law
 from headwater.schemas.errors import HeadwaterError, NewerSchema
@@ -36,12 +37,13 @@ from headwater.schemas.newer import newer_schema_message, readable
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.topics import (
     DEAD_LETTERS,
+    MAX_VALUE_BYTES,
     TOPICS,
     WEBHOOKS,
     WORKFLOW_HISTORY,
 )
 from headwater.streams.auditor.facts import EVIDENCE, Facts
-from headwater.streams.auditor.measures import measure
+from headwater.streams.auditor.measures import forget_measures, measure
 from headwater.streams.auditor.progress import Passing, Turn
 from headwater.streams.auditor.report_log import ReportLog
 from headwater.streams.kafka.cluster import Cluster
@@ -50,11 +52,15 @@ from headwater.streams.kafka.readers import Offsets, Span, read_spans
 log = logging.getLogger("headwater.auditor")
 
 _ROUND_S: Final = 10.0
+#: Pause after a round that has left some records: reading itself pauses for as long as it takes.
+_READ_ON_S: Final = 0.1
 #: Changes are published with the next round; without any, the report is written this often.
 _PUBLISH_EVERY_MS: Final = 30_000
 _IDLE_EVERY_MS: Final = 120_000
 #: A report is written at most this often, by its size: 10 kB a second.
 _BYTES_PER_MS: Final = 10
+#: The state and all findings are one record.
+_STATE_BYTES: Final = MAX_VALUE_BYTES - 1024 * 1024
 #: Deliveries of one round; more are read in several, limited by time.
 _ROUND_RECORDS: Final = 50_000
 #: How far the clocks of brokers may differ.
@@ -109,16 +115,20 @@ class Auditor:
         self._facts = Facts(self.state, may_recur)
         #: The latest report that was published by this auditor.
         self.report: AuditorReport | None = None
+        #: Findings that changed and are not in the log, for example because no broker answered.
+        self._unpublished: list[AuditorFinding] = []
         self._rounds = 0
         self._due_ms = 0
-        self._problem = ""
+        self._problem = self._row_problem = ""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Verify until `stop` is set; problems are logged once, and the next round tries again."""
         try:
             while not stop.is_set():
+                pause_s = _ROUND_S
                 try:
-                    await self.round()
+                    if not await self.round():
+                        pause_s = _READ_ON_S
                     self._problem = ""
                 except HeadwaterError as error:
                     if error.message != self._problem:
@@ -128,7 +138,7 @@ class Auditor:
                     if repr(error) != self._problem:
                         self._problem = repr(error)
                         log.exception("a round failed")
-                await _pause(stop, _ROUND_S)
+                await _pause(stop, pause_s)
         finally:
             await self._release()
 
@@ -143,26 +153,46 @@ class Auditor:
             await self._offsets.stop()
             await self._reports.stop()
 
-    async def round(self) -> None:
-        """Verify what was appended since the last round.
+    async def round(self) -> bool:
+        """Verify what was appended since the last round; return whether nothing is left.
 
         Raises:
             HeadwaterError: Kafka does not answer, or a newer release wrote a record.
         """
+        was_mine = self._turn.is_mine
         taken = await self._turn.take()
         if taken is not None:
             self._continue_from(taken.report)
         if not self._turn.is_mine:
-            return
+            if was_mine:
+                forget_measures()
+            return True
         passed = await self._passing.passed(wanted=self._is_waiting())
         ends = await self._offsets.ends_of(_NAMES)
+        prefix = self._cluster.prefix
+        if self.state.is_of_others(prefix, len(ends.get(WEBHOOKS, ()))):
+            ends, passed = await self._begin_again(ends), {}
+        self.state.prefix = prefix
         if await self._check_logs(ends):
             passed = {}
         caught_up = await self._read_deliveries(ends)
         await self._read_histories(ends)
-        if caught_up and self._compare_rows is not None:
-            await self._compare_rows(self.state.rows)
+        if caught_up:
+            await self._compare()
         await self._conclude(passed, caught_up=caught_up)
+        return caught_up
+
+    async def _compare(self) -> None:
+        """Compare some rows; a problem with them does not keep other laws from a conclusion."""
+        if self._compare_rows is None:
+            return
+        try:
+            await self._compare_rows(self.state.rows)
+            self._row_problem = ""
+        except Exception as error:  # also of providers
+            if repr(error) != self._row_problem:
+                self._row_problem = repr(error)
+                log.exception("rows are not compared")
 
     def _continue_from(self, report: AuditorReport | None) -> None:
         self.state = AuditorState(since_ms=self._clock())
@@ -175,6 +205,27 @@ class Auditor:
                 )
         self._facts = Facts(self.state, self._may_recur)
         self._due_ms = self._rounds = 0
+        self._unpublished = []
+
+    async def _begin_again(self, ends: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """Continue at the ends: topics were copied, and positions of before name others now.
+
+        What the new topics have of before cannot be verified with what was read of the old ones
+        (ADR 0101): a moved outcome would be a second one, an emptied topic a cut one.
+        """
+        # Only now: whatever becomes of later deliveries is after the other ends.
+        ends = {**ends, **await self._offsets.ends_of([WEBHOOKS])}
+        now_ms, findings = self._clock(), self.state.findings
+        log.warning(
+            "partitions were added, or topics have another prefix: nothing before their ends of "
+            "now is verified any more, and open findings end"
+        )
+        self._unpublished += findings.end_all("not verified since topics were copied", now_ms)
+        self.state = state_at_ends(findings, ends, (*_OF_DELIVERIES, WORKFLOW_HISTORY), now_ms)
+        self._facts = Facts(self.state, self._may_recur)
+        self._passing.forget()
+        self._due_ms = self._rounds = 0
+        return ends
 
     def _is_waiting(self) -> bool:
         return any(self.state.deliveries.waiting.values())
@@ -247,8 +298,9 @@ class Auditor:
         self._read_again(deleted)
         for topic, of_topic in begins.items():
             positions = self.state.positions.setdefault(topic, {})
-            for partition, begin in enumerate(of_topic):
+            for partition, first in enumerate(of_topic):
                 if partition not in positions:
+                    begin = self.state.begin_of(topic, partition, first)
                     positions[partition] = ReadPosition(begin)
                     if topic == WORKFLOW_HISTORY and begin:
                         self.state.histories[partition] = HistoryState(is_whole=False)
@@ -347,19 +399,19 @@ class Auditor:
 
     async def _conclude(self, passed: Mapping[int, int], *, caught_up: bool) -> None:
         now_ms, state = self._clock(), self.state
-        changed: list[AuditorFinding] = []
         if caught_up:
             changed = state.findings.update(self._violations(passed, now_ms), now_ms)
             for finding in changed:
                 log.log(*_line(finding))
+            self._unpublished += changed
             LogFold(state.logs).verified(now_ms)
         report = self._report(passed, now_ms, caught_up=caught_up)
         measure(report)
         is_new = self.report is None or _counts(report) != _counts(self.report)
         late_ms = 0 if is_new else _IDLE_EVERY_MS - _PUBLISH_EVERY_MS
-        if changed or now_ms >= self._due_ms + late_ms:
-            self._turn.end = await self._reports.publish(changed, report)
-            self.report = report
+        if self._unpublished or now_ms >= self._due_ms + late_ms:
+            self._turn.end = await self._reports.publish(self._unpublished, report)
+            self.report, self._unpublished = report, []
             self._due_ms = now_ms + max(_PUBLISH_EVERY_MS, len(report.state) // _BYTES_PER_MS)
 
     def _violations(self, passed: Mapping[int, int], now_ms: int) -> list[Violation]:
@@ -401,8 +453,14 @@ class Auditor:
             findings=state.findings.listed(),
             unlisted=state.findings.unlisted,
             format=FORMAT,
-            state=encode_state(state),
+            state=self._encoded(),
         )
+
+    def _encoded(self) -> bytes:
+        data, forgotten = encode_within(self.state, _STATE_BYTES)
+        if forgotten:
+            log.warning("the state was too large for a record; forgot %s", ", ".join(forgotten))
+        return data
 
 
 def _at(offsets: tuple[int, ...], partition: int) -> int:

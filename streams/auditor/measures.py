@@ -14,9 +14,10 @@ from headwater.schemas.auditor import AuditorReport, Law
 
 
 def measure(report: AuditorReport) -> None:
-    """Set all gauges; each law has a value, also without a finding."""
+    """Set all gauges; every law has a value, also without a finding."""
     waiting, parked, lost = report.waiting, report.parked, report.lost
-    settled = report.deliveries - waiting - parked - lost - report.unproven
+    # After partitions were added, one that was received before may be parked.
+    settled = max(0, report.deliveries - waiting - parked - lost - report.unproven)
     states = {
         "settled": settled,
         "waiting": waiting,
@@ -32,3 +33,9 @@ def measure(report: AuditorReport) -> None:
     AUDITOR_IGNORED.set(report.ignored_records)
     if report.caught_up:
         AUDITOR_CAUGHT_UP.set(report.at_ms / 1000)
+
+
+def forget_measures() -> None:
+    """Remove what another auditor measures from now on; old findings would be alerts for good."""
+    AUDITOR_DELIVERIES.replace({})
+    AUDITOR_FINDINGS.replace({})

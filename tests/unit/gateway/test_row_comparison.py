@@ -1,16 +1,24 @@
 """A row is compared with its record and its deliveries, value by value."""
 
+import asyncio
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from headwater.gateway.builtin.row_comparison import _difference, _Sample, is_same
+from headwater.gateway.builtin.row_comparison import (
+    RowComparison,
+    _difference,
+    _Sample,
+    is_same,
+)
+from headwater.processors.auditor.state import RowState
 from headwater.processors.columns import RowUpdate
 from headwater.projections.deliveries.lineage import Source, SourcedRow
 from headwater.schemas.codec import encode_row
 from headwater.schemas.records import Stamp
 from headwater.schemas.tables import DAILY_SUMMARY, Row
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Outgoing
 
 STAMP = Stamp(0, 5, 0, "e", 0, 3)
@@ -76,3 +84,18 @@ def test_a_row_of_other_deliveries_is_compared_with_these():
 def test_values_are_compared_as_postgres_stores_them(value: Any, other: Any, same: bool):  # noqa: ANN401 (theirs)
     column = DAILY_SUMMARY.columns[0]
     assert is_same(column, value, other) == same
+
+
+def test_rows_without_a_topic_or_a_partition_are_forgotten():
+    comparison = RowComparison(
+        cluster=Cluster("nowhere:1"),
+        reader=cast("Any", None),
+        providers=cast("Any", None),
+        rows=6,
+        clock=lambda: 0,
+    )
+    gone = ("removed/0@3", f"{DAILY_SUMMARY.topic}/4@3")
+    state = RowState(differing=dict.fromkeys(gone, "expected a row in Postgres, found none"))
+    for ends in ({}, {DAILY_SUMMARY.topic: (9, 9)}):
+        asyncio.run(comparison._compare_again(state, ends))
+    assert state.differing == {}

@@ -4,7 +4,9 @@ Method: its rounds over a Kafka in memory, with stand-ins for offsets and report
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,16 +14,18 @@ from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndTimestamp
 
 from headwater.monitoring.catalog import AUDITOR_DELIVERIES, AUDITOR_FINDINGS
-from headwater.schemas.auditor import Law
+from headwater.processors.auditor.state import RowState
+from headwater.schemas.auditor import AuditorFinding, AuditorReport, Law
 from headwater.schemas.codec import encode
 from headwater.schemas.epochs import CLAIM, CLAIM_KEY, EPOCH
+from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.records import OutcomeRecorded, WebhookReceived
-from headwater.schemas.topics import OUTCOMES, UNRESOLVED, WEBHOOKS
+from headwater.schemas.topics import OUTCOMES, UNRESOLVED, WEBHOOKS, WORKFLOW_SNAPSHOTS
 from headwater.streams.auditor import auditor as module
 from headwater.streams.auditor.auditor import Auditor
 from headwater.streams.auditor.progress import Passing, Turn
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.readers import Span
+from headwater.streams.kafka.readers import Cut, Span
 from headwater.streams.kafka.records import Incoming
 from tests.fakes.auditor_reports import MemoryReports
 
@@ -108,7 +112,9 @@ class MemoryTopics:
     async def begins_of(self, topics: Sequence[str]) -> dict[str, tuple[int, ...]]:
         return {name: (0,) for name in topics if name in self.records}
 
-    async def cut_before(self, *_: object) -> None:
+    async def cut_before(
+        self, _topic: str, _partition: int, _offset: int, _epoch: int
+    ) -> Cut | None:
         return None
 
     async def query(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:  # noqa: ANN401 (any)
@@ -357,5 +363,183 @@ def test_a_round_that_fails_is_tried_again(topics: MemoryTopics, monkeypatch: py
         monkeypatch.setattr(module, "_ROUND_S", 0.0)
         await auditor.run(stop)
         assert len(calls) == 3
+
+    asyncio.run(audit())
+
+
+def test_other_laws_conclude_although_rows_cannot_be_compared(topics: MemoryTopics):
+    async def audit() -> None:
+        auditor = auditor_of(topics, MemoryReports())
+
+        async def fail(_: RowState) -> None:
+            raise ValueError("a provider's bug")
+
+        auditor._compare_rows = fail
+        topics.receive(ID)
+        assert await rounds(auditor) == [Law.DELIVERY_LOST]
+
+    asyncio.run(audit())
+
+
+def test_a_finding_is_published_after_a_failure(topics: MemoryTopics):
+    class AwayOnce(MemoryReports):
+        away = True
+
+        async def publish(self, findings: Sequence[AuditorFinding], report: AuditorReport) -> int:
+            if findings and self.away:
+                self.away = False
+                raise BrokerUnavailable("no broker answered")
+            return await super().publish(findings, report)
+
+    async def audit() -> None:
+        reports = AwayOnce()
+        auditor = auditor_of(topics, reports)
+        topics.receive(ID)
+        for _ in range(4):
+            with contextlib.suppress(BrokerUnavailable):
+                await auditor.round()
+        assert not reports.away
+        assert [finding.law for finding in reports.findings] == [Law.DELIVERY_LOST]
+
+    asyncio.run(audit())
+
+
+class GrownTopics(MemoryTopics):
+    """Topics whose second partition is added by a copy; a record keeps its offset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records[WORKFLOW_SNAPSHOTS] = []
+        self.moved: dict[str, list[Incoming | None]] = {}
+
+    def grow(self, event_id: str) -> None:
+        key = event_id.encode()
+        self.records[WORKFLOW_SNAPSHOTS].clear()
+        for topic, records in self.records.items():
+            self.moved[topic] = [
+                replace(one, partition=1) if one.key == key else None for one in records
+            ]
+
+    async def read(
+        self, _cluster: Cluster, spans: Mapping[TopicPartition, Span]
+    ) -> AsyncIterator[tuple[list[Incoming], int]]:
+        for tp, span in spans.items():
+            partitions = (self.records[tp.topic], self.moved.get(tp.topic, []))
+            part = partitions[tp.partition][span.start : span.end]
+            if records := [one for one in part if one is not None]:
+                yield records, 0
+
+    async def ends_of(self, topics: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        ends = await super().ends_of(topics)
+        return {
+            name: (*end, len(self.moved[name])) if name in self.moved else end
+            for name, end in ends.items()
+        }
+
+    async def begins_of(self, topics: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        begins = await super().begins_of(topics)
+        return {name: begin * (2 if self.moved else 1) for name, begin in begins.items()}
+
+    async def cut_before(self, topic: str, partition: int, offset: int, _: int) -> Cut | None:
+        grown = len(self.moved.get(topic, ()))
+        return Cut(0, -1) if partition == 0 and offset <= grown else None
+
+
+def test_an_auditor_begins_again_at_the_ends_when_partitions_were_added(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    topics, reports = GrownTopics(), MemoryReports()
+    monkeypatch.setattr(module, "read_spans", topics.read)
+    monkeypatch.setattr(module, "_CHECK_PAUSE_S", 0.0)
+
+    async def audit() -> None:
+        auditor = auditor_of(topics, reports)
+        topics.add(WORKFLOW_SNAPSHOTS, "any")
+        for offset, name in enumerate((ID, OTHER)):
+            topics.receive(name)
+            topics.add(OUTCOMES, name, outcome(name, offset), OWNER)
+        topics.receive("a" * 32)
+        assert await rounds(auditor) == [Law.DELIVERY_LOST]
+        topics.grow(OTHER)
+        again = auditor_of(topics, reports)
+        again._clock = lambda: NOW_MS + 60_000
+        assert await rounds(again, 3) == []
+        assert "partitions were added" in caplog.text
+        assert reports.report is not None
+        (ended,) = reports.report.findings
+        assert ended.law == Law.DELIVERY_LOST
+        assert ended.detail.endswith("not verified since topics were copied")
+        assert reports.report.since_ms == NOW_MS + 60_000
+        assert (reports.report.deliveries, reports.report.lost) == (0, 0)
+        # What follows is verified as before.
+        topics.receive("b" * 32)
+        assert await rounds(again, 3) == [Law.DELIVERY_LOST]
+        # After a cut, too, nothing before the growth is read.
+        del topics.records[OUTCOMES][-1]
+        assert sorted(await rounds(again, 3)) == [Law.DELIVERY_LOST, Law.LOG_CUT]
+        assert again.state.deliveries.received == 1
+
+    asyncio.run(audit())
+
+
+def test_an_auditor_begins_again_at_the_ends_when_the_prefix_changed(topics: MemoryTopics):
+    reports = MemoryReports()
+
+    async def audit() -> None:
+        topics.records[WORKFLOW_SNAPSHOTS] = []
+        topics.add(WORKFLOW_SNAPSHOTS, "any")
+        topics.receive(ID)
+        assert await rounds(auditor_of(topics, reports)) == [Law.DELIVERY_LOST]
+        topics.records[WORKFLOW_SNAPSHOTS].clear()
+        again = auditor_of(topics, reports)
+        again._cluster = Cluster("nowhere:1", prefix="v2.")
+        assert await rounds(again, 3) == []
+        topics.receive(OTHER)
+        assert await rounds(again, 3) == [Law.DELIVERY_LOST]
+
+    asyncio.run(audit())
+
+
+def test_a_backlog_is_read_without_pauses_of_rounds(
+    topics: MemoryTopics, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "_ROUND_RECORDS", 6)
+    monkeypatch.setattr(module, "_CLOCKS_MS", 10)
+    pauses: list[float] = []
+
+    async def pause(stop: asyncio.Event, seconds: float) -> None:
+        pauses.append(seconds)
+        if seconds >= module._ROUND_S or len(pauses) > 30:
+            stop.set()
+
+    monkeypatch.setattr(module, "_pause", pause)
+
+    async def audit() -> None:
+        for number in range(30):
+            name, at_ms = f"{number:032x}", NOW_MS - 100_000 + number * 1_000
+            topics.add(WEBHOOKS, name, delivery(name), at_ms=at_ms)
+            topics.add(OUTCOMES, name, outcome(name, number), OWNER, at_ms + 500)
+        auditor = auditor_of(topics, MemoryReports())
+        await auditor.run(asyncio.Event())
+        assert auditor.state.deliveries.received == 30
+        assert 5 <= len(pauses) <= 20
+        assert max(pauses[:-1]) < 1.0
+
+    asyncio.run(audit())
+
+
+def test_an_auditor_that_lost_its_turn_measures_nothing(topics: MemoryTopics):
+    async def audit() -> None:
+        reports = MemoryReports()
+        first, second = auditor_of(topics, reports), auditor_of(topics, reports, "two")
+        topics.receive(ID)
+        await rounds(first)
+        assert AUDITOR_FINDINGS.values()[("delivery_lost",)] == 1
+        # As if the first one had been suspended for long.
+        second._turn._seen_end, second._turn._seen_s = reports.records, -1e9
+        await rounds(second, 1)
+        assert await first.round()
+        assert not first._turn.is_mine
+        assert AUDITOR_FINDINGS.values() == AUDITOR_DELIVERIES.values() == {}
 
     asyncio.run(audit())

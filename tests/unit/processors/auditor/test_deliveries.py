@@ -1,7 +1,9 @@
 """One outcome for each delivery: every violation is found, and nothing else."""
 
 import msgspec
+import pytest
 
+from headwater.processors.auditor import deliveries
 from headwater.processors.auditor.deliveries import (
     LATE_AFTER_MS,
     DeliveryFold,
@@ -134,3 +136,18 @@ def test_a_stored_state_continues():
     assert laws(again, PASSED) == laws(fold, PASSED) == [(Law.DELIVERY_LOST, "webhooks/0@1")]
     settled(again, "b")
     assert laws(again, PASSED) == []
+
+
+def test_no_part_of_the_state_grows_without_a_limit(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(deliveries, "_PARKED_MAX", 3)
+    monkeypatch.setattr(deliveries, "_CHANGED_MAX", 3)
+    fold = DeliveryFold(DeliveryState())
+    for number in range(9):
+        name, position = f"e{number}", f"webhook-outcomes/0@{number}"
+        for partition in (0, 1):
+            fold.settle(name, "parked", NOW_MS, (0, number), partition, position)
+        fold.remove_outcome(f"r{number}", position, by_owner=False)
+    assert list(fold.state.parked) == ["e6", "e7", "e8"]
+    # Of violations the first ones: their findings are open already.
+    assert list(fold.state.repeated) == ["e0", "e1", "e2"]
+    assert list(fold.state.removed) == ["r0", "r1", "r2"]

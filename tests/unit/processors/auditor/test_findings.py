@@ -62,3 +62,11 @@ def test_a_topic_that_is_missing_is_found_if_it_had_records():
     logs.apply_ends("traces", (0, 2))
     assert logs.apply_missing({"traces"}) == [Cut("traces", 1, 0, 2)]
     assert logs.apply_missing({"traces"}) == []
+
+
+def test_findings_end_with_a_reason_if_they_are_not_verified_any_more():
+    findings = Findings()
+    findings.update([Violation(Law.LOG_CUT, "webhooks/0", "a detail")], 1)
+    (ended,) = findings.end_all("a reason", 2)
+    assert (ended.detail, ended.ended_ms) == ("a detail; a reason", 2)
+    assert findings.listed() == [ended]

@@ -153,3 +153,18 @@ def test_results_that_are_remembered_are_limited(monkeypatch: pytest.MonkeyPatch
         history.add(step(str(number)), sequence=number + 1)
     assert history.fold.state.remembered <= 10
     assert history.laws() == []
+
+
+def test_of_a_history_that_is_read_from_its_middle_the_latest_owner_counts():
+    history = History(HistoryState(is_whole=False))
+    history.offset, history.epoch = 20, 3
+    history.add(step("a"), sequence=7)
+    # Its owner was superseded before: the claim at offset 15 was not read.
+    history.epoch = 15
+    history.add(step("a"), sequence=4).add(step("b"), sequence=5)
+    history.epoch = 3
+    history.add(step("c"), sequence=8)
+    assert history.laws() == []
+    assert history.fold.state.ignored == 1
+    history.epoch = 15
+    assert history.add(step("c"), sequence=8).laws() != []
