@@ -212,7 +212,8 @@ def test_the_auditor_finds_a_changed_row_and_a_removed_outcome(system: System):
     with psycopg.connect(system.dsn) as connection:
         connection.execute(CHANGE_IT_BACK)
     system.wait(lambda: open_laws(system) == {"outcome_removed"}, "the row to be right again")
-    asyncio.run(append(system, outcome))
+    # Without the epoch of its writer, which may have lost the partition since.
+    asyncio.run(append(system, outcome._replace(headers=None)))
     system.wait(lambda: open_laws(system) == set(), "the outcome to be there again")
 
 

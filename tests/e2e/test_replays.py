@@ -273,7 +273,9 @@ def statuses(system: System, delivery: str) -> list[int]:
 def is_disabled(system: System, endpoint: str) -> None:
     system.wait(lambda: ask(system, endpoint)["state"] == "disabled", "it to be disabled")
     system.wait(lambda: bool(failed_to(system, endpoint)), "its failed delivery")
-    assert statuses(system, f"{endpoint}/deliveries/{failed_to(system, endpoint)[-1]}") == [500] * 3
+    attempts = statuses(system, f"{endpoint}/deliveries/{failed_to(system, endpoint)[-1]}")
+    # A worker that was killed may have cut off the first one.
+    assert (len(attempts), set(attempts[1:])) == (3, {500})
     name = endpoint.rpartition("/")[2]
     system.wait(lambda: system.says("worker2", f"the endpoint {name} is disabled"), "its line")
 

@@ -11,19 +11,20 @@ from mcp.client.stdio import StdioServerParameters
 from mcp_types import TextContent
 
 from tests.e2e.system import System
-from tests.integration.workflow_routes.asking import create
+from tests.integration.workflow_routes.asking import create, until
 
 
 def test_an_assistant_reads_an_instance_and_cannot_change_it(
     system: System, api: httpx2.Client
 ) -> None:
-    instance_id = create(api, "waiting")
+    instance_id = create(api, "echo")
+    until(api, "echo", instance_id, "complete")
     command = StdioServerParameters(
         command=sys.executable,
         args=["-m", "headwater", "mcp", "--url", system.url()],
         env=dict(os.environ),
     )
-    where = {"workflowName": "waiting", "instanceId": instance_id}
+    where = {"workflowName": "echo", "instanceId": instance_id}
 
     async def asked() -> tuple[set[str], str]:
         async with asyncio.timeout(60), Client(command) as client:

@@ -14,6 +14,7 @@ import msgspec
 from headwater.processors.rows.graph_events import derive
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.durations import Retention
+from headwater.processors.trace_context import context_of, run_context
 from headwater.schemas.history import (
     CommandRejected,
     EntriesCancelled,
@@ -59,6 +60,7 @@ from tests.unit.projections import token_fold
 Row = dict[str, Any]
 Key = tuple[object, ...]
 
+RUN = ("workflow_name", "instance_id", "run_number")
 WAITS = ("sleep", "wait_for_event", "child")
 NEVER_RUN = ("labels", "created_at", "retention_until")
 #: How long the instances of these tests are kept once they have ended.
@@ -215,6 +217,8 @@ class Telling:
             key = (*self.instance_key, before["run_number"])
             self.tables["workflow_run"].setdefault(key, old)
         parent = event.parent
+        cause = context_of(event.trace)
+        name, instance_id, number = (self.run[column] for column in RUN)
         table[self.instance_key] = {
             **self.run,
             "status": "active",
@@ -226,6 +230,10 @@ class Telling:
             "parent_run_number": parent and parent.run_number,
             "parent_step_key": parent and parent.key,
             "deployment_id": event.deployment and event.deployment.name,
+            "traceparent": run_context(
+                name, instance_id, number, event.seed, event.trace
+            ).traceparent,
+            "parent_span_id": cause and cause.span_id,
             "labels": {label.name: label.value for label in event.labels},
             "created_at": before["created_at"] if before else self.at,
             "started_at": before["started_at"] if before and event.kept is not None else self.at,
