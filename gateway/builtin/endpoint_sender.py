@@ -286,7 +286,7 @@ class _Applied:
         is_old = now_s - self._began_s >= _SHARED_S
         if self._query is None or (self._query.done() and is_old):
             self._query = asyncio.ensure_future(next_offsets(reader, PROJECTION, WORKFLOW_HISTORY))
-            # Nobody may wait for it any more.
+            # Those that waited for it may have stopped.
             self._query.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._began_s = now_s
         return await asyncio.shield(self._query)

@@ -59,7 +59,7 @@ class HostLookups:
 
         def end(done: asyncio.Future[_Infos]) -> None:
             del self._running[host]
-            # Reads the exception: nobody may wait for it any more.
+            # Reads the exception: those that waited for it may have stopped.
             _ = done.cancelled() or done.exception()
 
         running.add_done_callback(end)
