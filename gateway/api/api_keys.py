@@ -126,7 +126,7 @@ class KeyRevoked(KeyListed, frozen=True, kw_only=True):
     rotated_keys: list[str]
     #: Endpoints that were disabled, because it or a key of `revoked_keys` had created them.
     disabled_endpoints: list[str]
-    #: Other endpoints, whose current secret one of these keys had drawn.
+    #: Other endpoints that have a secret which one of these keys drew.
     rotated_endpoints: list[str]
 
 

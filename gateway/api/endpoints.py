@@ -127,7 +127,7 @@ class EndpointList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyEndpoints(NamedTuple):
-    """Ids of endpoints of keys: those that were disabled, and others whose secret the keys drew."""
+    """Ids of endpoints of keys: disabled ones, and others with a secret that they drew."""
 
     disabled: list[str]
     rotated: list[str]
