@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, date, datetime
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from aiokafka import TopicPartition
@@ -18,6 +19,7 @@ from headwater.projections.deliveries.lineage import SourcedRow, deliveries_by_i
 from headwater.projections.deliveries.lineage import row as find_row
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.postgres.connections import PooledReader
+from headwater.projections.projector.growth import topic_growths
 from headwater.projections.projector.store import next_offsets
 from headwater.schemas.codec import decode, decode_row
 from headwater.schemas.epochs import HIDDEN, is_claim
@@ -32,8 +34,9 @@ from headwater.schemas.records import WebhookReceived
 from headwater.schemas.tables import Column, Row, Table, Value
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.readers import Offsets, Span, read_records_at, read_spans
+from headwater.streams.kafka.readers import Offsets, Span, read_spans
 from headwater.streams.kafka.records import Incoming, position_of
+from headwater.streams.pipeline.delivery_lookup import read_deliveries_at
 
 log = logging.getLogger("headwater.auditor")
 
@@ -213,8 +216,13 @@ class RowComparison:
         ids = {source.event_id for row in rows for source in row.sources.values()}
         located = await deliveries_by_id(self._reader, sorted(ids)) if ids else []
         at = {(one.partition, one.offset): one for one in located}
+        if not at:
+            return []
+        count = len((await self._offsets.ends_of([WEBHOOKS])).get(WEBHOOKS, ()))
+        growths = partial(topic_growths, self._reader)
         updates: list[RowUpdate] = []
-        for position, record in (await read_records_at(self._cluster, WEBHOOKS, at)).items():
+        records = await read_deliveries_at(self._cluster, count, growths, at)
+        for position, record in records.items():
             with contextlib.suppress(UndecodableRecord, UnknownSchema):
                 if record.value is not None:
                     delivery = decode(record.value, WebhookReceived)

@@ -410,7 +410,8 @@ class Auditor:
         is_new = self.report is None or _counts(report) != _counts(self.report)
         late_ms = 0 if is_new else _IDLE_EVERY_MS - _PUBLISH_EVERY_MS
         if self._unpublished or now_ms >= self._due_ms + late_ms:
-            self._turn.end = await self._reports.publish(self._unpublished, report)
+            self._turn.sent_ms = now_ms
+            self._turn.sent(await self._reports.publish(self._unpublished, report))
             self.report, self._unpublished = report, []
             self._due_ms = now_ms + max(_PUBLISH_EVERY_MS, len(report.state) // _BYTES_PER_MS)
 

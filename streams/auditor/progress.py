@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from headwater.schemas.auditor import AuditorReport
 from headwater.schemas.topics import UNRESOLVED, WEBHOOKS
 from headwater.streams.auditor.report_log import Latest, ReportLog
 from headwater.streams.kafka.consumer_groups import committed_offsets
@@ -28,6 +29,7 @@ class Turn:
     Attributes:
         is_mine: Whether this auditor works.
         end: End offset of the topic after the report that it wrote or continued from.
+        sent_ms: Time of the latest report that it sent, whether or not that was acknowledged.
     """
 
     def __init__(self, reports: ReportLog, name: str) -> None:
@@ -35,8 +37,13 @@ class Turn:
         self._name = name
         self.is_mine = False
         self.end = -1
+        self.sent_ms = self._known_ms = -1
         self._seen_end = -1
         self._seen_s = 0.0
+
+    def sent(self, end: int) -> None:
+        """Note that the latest report was acknowledged, by the end offset after it."""
+        self.end, self._known_ms = end, self.sent_ms
 
     async def take(self) -> Latest | None:
         """Return the report to continue from if this auditor begins to work now; else None.
@@ -50,15 +57,29 @@ class Turn:
         now_s = asyncio.get_running_loop().time()
         if latest.end != self._seen_end:
             self._seen_end, self._seen_s = latest.end, now_s
-        owner = "" if latest.report is None else latest.report.auditor
-        was_mine = self.is_mine
-        self.is_mine = owner in ("", self._name) or now_s - self._seen_s >= STANDBY_S
+        was_mine, owner = self.is_mine, "" if latest.report is None else latest.report.auditor
+        self.is_mine = self._is_own(latest.report) or now_s - self._seen_s >= STANDBY_S
         if not self.is_mine:
             if was_mine or self._seen_s == now_s:
                 log.info("standing by: %s verifies the log", owner)
             return None
+        # What this process knows is newer than its report, of which it may have got no answer.
+        is_newer = was_mine and (latest.report is None or self._has_sent(latest.report))
         self.end = latest.end
-        return latest
+        if latest.report is not None:
+            self._known_ms = latest.report.at_ms
+        return None if is_newer else latest
+
+    def _is_own(self, report: AuditorReport | None) -> bool:
+        # A process that begins takes over from one of its name, which has ended or will stand by.
+        return (
+            report is None
+            or not report.auditor
+            or (report.auditor == self._name and (self.end == -1 or self._has_sent(report)))
+        )
+
+    def _has_sent(self, report: AuditorReport) -> bool:
+        return report.auditor == self._name and report.at_ms in (self.sent_ms, self._known_ms)
 
 
 class _Pass(NamedTuple):

@@ -17,6 +17,8 @@ from headwater.streams.kafka.records import Outgoing
 PARTITION: Final = 0
 _REPORT_KEY: Final = b"report"
 _STOP_S: Final = 5.0
+#: Factor by which more records are read as long as there is no report among them.
+_FURTHER_BACK: Final = 8
 
 
 class Latest(NamedTuple):
@@ -60,16 +62,23 @@ class ReportLog:
             UnknownSchema: A newer release wrote it.
         """
         end = await self.end()
-        reading = read_partition(
-            self._cluster, [AUDITOR], PARTITION, start=max(0, end - 1), end=end
-        )
+        start = max(0, end - 1)
+        report = await self._last_report(start, end)
+        # Findings are last if the report after them was not appended.
+        while report is None and start:
+            start = max(0, end - _FURTHER_BACK * (end - start))
+            report = await self._last_report(start, end)
+        return Latest(report, end)
+
+    async def _last_report(self, start: int, end: int) -> AuditorReport | None:
         report = None
+        reading = read_partition(self._cluster, [AUDITOR], PARTITION, start=start, end=end)
         async with aclosing(reading) as batches:
             async for records in batches:
                 for record in records:
                     if record.key == _REPORT_KEY and record.value is not None:
                         report = decode(record.value, AuditorReport)
-        return Latest(report, end)
+        return report
 
     async def publish(self, findings: Sequence[AuditorFinding], report: AuditorReport) -> int:
         """Append findings and then the report; return the end offset after it.

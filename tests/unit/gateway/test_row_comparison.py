@@ -2,10 +2,12 @@
 
 import asyncio
 from datetime import UTC, date, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from headwater.gateway.builtin import row_comparison
 from headwater.gateway.builtin.row_comparison import (
     RowComparison,
     _difference,
@@ -15,11 +17,13 @@ from headwater.gateway.builtin.row_comparison import (
 from headwater.processors.auditor.state import RowState
 from headwater.processors.columns import RowUpdate
 from headwater.projections.deliveries.lineage import Source, SourcedRow
-from headwater.schemas.codec import encode_row
-from headwater.schemas.records import Stamp
+from headwater.schemas.codec import encode, encode_row
+from headwater.schemas.records import Stamp, WebhookReceived
 from headwater.schemas.tables import DAILY_SUMMARY, Row
+from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.records import Outgoing
+from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.pipeline import delivery_lookup
 
 STAMP = Stamp(0, 5, 0, "e", 0, 3)
 KEY = ("user_1", "garmin", "2026-07-01")
@@ -86,16 +90,59 @@ def test_values_are_compared_as_postgres_stores_them(value: Any, other: Any, sam
     assert is_same(column, value, other) == same
 
 
-def test_rows_without_a_topic_or_a_partition_are_forgotten():
-    comparison = RowComparison(
+def comparison_of_nothing() -> RowComparison:
+    return RowComparison(
         cluster=Cluster("nowhere:1"),
         reader=cast("Any", None),
         providers=cast("Any", None),
         rows=6,
         clock=lambda: 0,
     )
+
+
+def test_rows_without_a_topic_or_a_partition_are_forgotten():
+    comparison = comparison_of_nothing()
     gone = ("removed/0@3", f"{DAILY_SUMMARY.topic}/4@3")
     state = RowState(differing=dict.fromkeys(gone, "expected a row in Postgres, found none"))
     for ends in ({}, {DAILY_SUMMARY.topic: (9, 9)}):
         asyncio.run(comparison._compare_again(state, ends))
     assert state.differing == {}
+
+
+def test_a_delivery_that_was_moved_to_an_added_partition_is_compared(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    delivery = WebhookReceived(
+        event_id="e",
+        request_id="r",
+        source="terra",
+        type="daily",
+        subject="t1",
+        sent_at_ms=1,
+        updated_at_ms=0,
+        received_at_ms=1,
+        body=b"{}",
+    )
+    moved = Outgoing(WEBHOOKS, 2, b"e", encode(delivery)).as_read()
+
+    async def located(*_: object) -> list[SimpleNamespace]:
+        return [SimpleNamespace(partition=0, offset=3, user_id="user_1")]
+
+    async def read(*args: Any, **_: object) -> dict[tuple[int, int], Incoming]:  # noqa: ANN401
+        return {(2, 3): moved} if (2, 3) in args[2] else {}
+
+    async def growths(_: object) -> list[tuple[int, list[int]]]:
+        return [(2, [10, 10])]
+
+    async def ends_of(_: object) -> dict[str, tuple[int, ...]]:
+        return {WEBHOOKS: (10,) * 4}
+
+    update = RowUpdate(DAILY_SUMMARY, KEY, VALUES, STAMP)
+    monkeypatch.setattr(row_comparison, "deliveries_by_id", located)
+    monkeypatch.setattr(row_comparison, "topic_growths", growths)
+    monkeypatch.setattr(delivery_lookup, "read_records_at", read)
+    monkeypatch.setattr(row_comparison, "admitted", lambda *args: args[-2:])
+    monkeypatch.setattr(row_comparison, "updates_of", lambda at, _: [update] * (at == (0, 3)))
+    comparison = comparison_of_nothing()
+    monkeypatch.setattr(comparison._offsets, "ends_of", ends_of)
+    assert asyncio.run(comparison._computed([stored()])) == [update]

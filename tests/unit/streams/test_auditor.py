@@ -543,3 +543,55 @@ def test_an_auditor_that_lost_its_turn_measures_nothing(topics: MemoryTopics):
         assert AUDITOR_FINDINGS.values() == AUDITOR_DELIVERIES.values() == {}
 
     asyncio.run(audit())
+
+
+def test_of_two_auditors_with_one_name_the_later_one_works(topics: MemoryTopics):
+    async def audit() -> None:
+        reports = MemoryReports()
+        first, second = auditor_of(topics, reports), auditor_of(topics, reports)
+        second._clock = lambda: NOW_MS + 1
+        topics.receive(ID)
+        await rounds(first)
+        await rounds(second)
+        published = reports.records
+        for _ in range(3):
+            await rounds(first, 1)
+            await rounds(second, 1)
+        assert (first._turn.is_mine, second._turn.is_mine) == (False, True)
+        assert reports.records == published
+        assert [finding.law for finding in reports.findings] == [Law.DELIVERY_LOST]
+
+    asyncio.run(audit())
+
+
+@pytest.mark.parametrize("appended", ["findings", "all"])
+def test_an_auditor_continues_after_an_answer_that_was_lost(topics: MemoryTopics, appended: str):
+    class Unanswered(MemoryReports):
+        lost = False
+
+        async def publish(self, findings: Sequence[AuditorFinding], report: AuditorReport) -> int:
+            if not findings or self.lost:
+                return await super().publish(findings, report)
+            self.lost = True
+            self.findings += findings
+            self.records += len(findings)
+            if appended == "all":
+                await super().publish([], report)
+            raise BrokerUnavailable("no broker answered")
+
+    async def audit() -> None:
+        reports = Unanswered()
+        auditor = auditor_of(topics, reports)
+        topics.receive(ID)
+        now_ms = iter(range(NOW_MS, NOW_MS + 100))
+        auditor._clock = lambda: next(now_ms)
+        for _ in range(4):
+            with contextlib.suppress(BrokerUnavailable):
+                await auditor.round()
+        assert reports.lost
+        assert auditor._turn.is_mine
+        assert len({finding.first_seen_ms for finding in reports.findings}) == 1
+        assert auditor.state.deliveries.received == 1
+        assert sum(auditor.state.findings.opened.values()) == 1
+
+    asyncio.run(audit())
