@@ -163,11 +163,23 @@ def ask(case: Case[Any]) -> None:
     if isinstance(wait_ms, int) and 0 < wait_ms <= WAIT_MAX_MS:
         case.body["waitMs"] = 1
     follows = case.operation.definition.raw["operationId"] == "followInstance"
+    if follows and _goes_on(case):
+        return
     answer = case.call_and_validate(
         checks=OF_STREAMS if follows else CHECKS,
         headers=WORLD_KEY if case.path.startswith(WORLD) else None,
     )
     assert answer.status_code != 401, "expected the keys to be those of the route"
+
+
+def _goes_on(case: Case[Any]) -> bool:
+    """Whether an instance has not ended: its stream would last as long. Others begin and restart
+    instances, some by the names that are examples of the description."""
+    path = case.formatted_path.removesuffix("/events-stream")
+    answer = httpx2.get(f"{case.operation.base_url}{path}", headers=KEYS, timeout=ANSWERED_WITHIN_S)
+    if not answer.is_success:
+        return False
+    return answer.json()["details"]["status"] not in {"complete", "errored", "terminated"}
 
 
 _turns = {name: cycle(workflows) for name, workflows in ASKED.items()}
