@@ -151,7 +151,7 @@ def test_log_lines_are_objects_a_line_in_json():
 #: Commands that run until they are ended, or whose output is a file in a form of its own.
 _WITHOUT_JSON = {
     "audit export", "graph show", "instances draw", "mcp",
-    "project", "serve", "terra-stand-in", "up", "worker",
+    "project", "serve", "terra-stand-in", "trace export", "up", "worker",
 }  # fmt: skip
 
 
