@@ -144,7 +144,11 @@ def test_every_file_of_the_rooms_is_in_the_wheel(wheel: Path):
         for path in (ROOT / room).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert names == face | rooms
+    package = ROOT / "src/headwater"
+    monitoring = {
+        f"headwater/{path.relative_to(package)}" for path in (package / "monitoring").glob("*.py")
+    }
+    assert names == face | monitoring | rooms
 
 
 def test_the_source_archive_holds_what_the_wheel_holds_as_plain_files(dist: Path, wheel: Path):
