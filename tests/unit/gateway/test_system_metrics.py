@@ -89,6 +89,8 @@ def test_the_last_numbers_stay_while_kafka_or_postgres_is_away(monkeypatch: pyte
 
 def test_without_kafka_there_is_no_lag_and_no_error():
     async def scenario() -> None:
+        catalog.CONNECTIONS.replace({})
         await SystemMetrics(KnownRows(), None, connections).measure()
+        assert catalog.CONNECTIONS.values() == {("garmin", "silent"): 4}
 
     asyncio.run(scenario())
